@@ -257,7 +257,7 @@ Result<Outcome> analyze_copies(const Graph& graph, const Hardware& hardware,
   // plans.
   const std::uint64_t align = options.align_bytes;
   const std::uint64_t budget = options.device_budget_bytes / align * align;
-  auto found = search(graph, tiers, flash, budget, align, bound, options.keep_order);
+  auto found = search(graph, tiers, flash, budget, align, bound, options);
   const bool any = std::any_of(found.begin(), found.end(),
                                [](const Arrangement& each) { return !each.plan.infeasible; });
   if (!any) {
@@ -284,6 +284,11 @@ std::uint64_t peak_unmanaged_bytes(const Graph& graph) { return peak_of(unmanage
 
 bool gives_copies(const Graph& graph, const CopiesByKind& wanted, const Hardware& hardware) {
   return with_copies(graph, wanted, hardware).has_value();
+}
+
+std::uint64_t largest_op_bytes(const Graph& graph) {
+  const auto bytes = lifetimes_of(graph, 1).working_set;
+  return bytes.empty() ? 0 : *std::max_element(bytes.begin(), bytes.end());
 }
 
 Result<Outcome> analyze(const Graph& graph, const Hardware& hardware, const Options& options) {

@@ -19,6 +19,10 @@ namespace ho::analyzer {
 [[nodiscard]] bool gives_copies(const Graph& graph, const CopiesByKind& wanted,
                                 const Hardware& hardware);
 
+/// Bytes of the largest op's operands with what cannot leave the device then, unaligned. No plan
+/// fits in less.
+[[nodiscard]] std::uint64_t largest_op_bytes(const Graph& graph);
+
 /// Compiles a schedule: lifetimes, decisions, cache ops, offsets. Then simulates it for
 /// `prediction` and proves it with schedule::validate() before it returns it. Pure and
 /// deterministic.

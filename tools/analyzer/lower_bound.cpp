@@ -1,6 +1,6 @@
 #include <algorithm>
 #include <cmath>
-#include <numeric>
+#include <utility>
 #include <vector>
 
 #include "tools/analyzer/analyzer.hpp"
@@ -10,14 +10,14 @@
 namespace ho::analyzer {
 namespace {
 
-/// Work spent on pairs of positions; beyond it, only the fullest positions count.
-constexpr std::size_t kPairsMax = 24'000'000;
+/// Pairs of a position and a value in a gap there; beyond it, only the fullest positions count.
+constexpr std::size_t kPairsMax = 12'000'000;
 
 /// README.md has the argument, "The lower bound", and the notation: E_m, S(m, j), R(i, m).
 class Bound {
  public:
   Bound(const Lifetimes& life, const Graph& graph, std::uint64_t budget_bytes)
-      : life_(life), n_(life.positions), due_(std::size_t{n_} + 1, 0) {
+      : life_(life), n_(life.positions) {
     begin_.assign(std::size_t{n_} * 2 + 1, 0);
     for (std::size_t p = 0; p < std::size_t{n_} * 2; ++p) {
       begin_[p + 1] = begin_[p] + static_cast<double>(graph.ops[p % n_].duration_ns);
@@ -34,24 +34,33 @@ class Bound {
     std::uint32_t to;
     double stall;
   };
+  /// Positions at which the value of a gap may be missing, both included.
+  struct Absence {
+    std::uint32_t first;
+    std::uint32_t last;
+    std::uint32_t gap;
+  };
+  using Timed = std::vector<std::pair<std::uint32_t, double>>;  ///< by a distance: bytes
   void find_excess(const Graph& graph, std::uint64_t budget_bytes);
+  /// Positions beyond the budget, or the fullest ones of them.
+  [[nodiscard]] std::vector<std::uint32_t> peaks();
   void windows_of(std::uint32_t m, double read_rate, double write_rate);
   void keep(std::uint32_t from, std::uint32_t to, double stall);
   [[nodiscard]] double disjoint_sum(std::uint32_t cut) const;
 
   const Lifetimes& life_;
   std::uint32_t n_;
-  std::vector<double> begin_;           // compute time before each position, over two steps
-  std::vector<double> excess_;          // E_m
-  std::vector<std::uint8_t> absentee_;  // per gap: its value may be missing inside it
-  std::vector<double> due_;             // scratch
-  std::vector<double> stored_;          // scratch
+  std::vector<double> begin_;      // compute time before each position, over two steps
+  std::vector<double> excess_;     // E_m
+  std::vector<Absence> absences_;  // by first position
+  std::vector<Absence> active_;    // those at the position that is looked at
+  Timed due_;                      // scratch: by next use, 1 .. N positions away
+  Timed stored_;                   // scratch: by age of the value, 1 .. N positions
   std::vector<Window> windows_;
 };
 
 void Bound::find_excess(const Graph& graph, std::uint64_t budget_bytes) {
   std::vector<double> change(std::size_t{n_} + 1, 0);
-  absentee_.assign(life_.gaps.size(), 0);
   const auto add = [&](std::int64_t first, std::int64_t last, double bytes) {
     if (first > last) return;
     change[static_cast<std::size_t>(first)] += bytes;
@@ -64,16 +73,21 @@ void Bound::find_excess(const Graph& graph, std::uint64_t budget_bytes) {
     for (std::uint32_t g = life_.gap_begin[s]; g < life_.gap_begin[s + 1]; ++g) {
       const Gap& gap = life_.gaps[g];
       if (gap.dead || gap.to <= gap.from + 1) continue;
-      absentee_[g] = gap.mandatory ||
-                     (!graph.storages[s].pinned && graph.storages[s].hint != OffloadHint::kNever);
-      if (gap.wraps) {
-        add(gap.from + 1, n_ - 1, bytes);
-        add(0, gap.to - n_ - 1, bytes);
-      } else {
-        add(gap.from + 1, gap.to - 1, bytes);
-      }
+      const bool may_leave = gap.mandatory || (!graph.storages[s].pinned &&
+                                               graph.storages[s].hint != OffloadHint::kNever);
+      const auto inside = [&](std::int64_t first, std::int64_t last) {
+        if (first > last) return;
+        add(first, last, bytes);
+        if (!may_leave) return;
+        absences_.push_back(
+            {static_cast<std::uint32_t>(first), static_cast<std::uint32_t>(last), g});
+      };
+      inside(gap.from + 1, gap.wraps ? n_ - 1 : gap.to - 1);
+      if (gap.wraps) inside(0, gap.to - n_ - 1);
     }
   }
+  std::sort(absences_.begin(), absences_.end(),
+            [](const Absence& a, const Absence& b) { return a.first < b.first; });
   excess_.resize(n_);
   double sum = 0;
   for (std::uint32_t p = 0; p < n_; ++p) {
@@ -88,38 +102,39 @@ void Bound::keep(std::uint32_t from, std::uint32_t to, double stall) {
 
 /// Every window that begins (fetches) or ends (write-backs) at m.
 void Bound::windows_of(std::uint32_t m, double read_rate, double write_rate) {
-  due_.assign(std::size_t{n_} + 1, 0);     // by next use, distance from m: 1 .. N
-  stored_.assign(std::size_t{n_} + 1, 0);  // by age of the value at m: 1 .. N
+  due_.clear();
+  stored_.clear();
   double absent = 0;
   double dirty = 0;
-  for (std::size_t g = 0; g < life_.gaps.size(); ++g) {
-    if (!absentee_[g]) continue;
-    const Gap& gap = life_.gaps[g];
+  for (const Absence& each : active_) {
+    const Gap& gap = life_.gaps[each.gap];
     std::int64_t at = m;
     if (gap.wraps && at <= gap.from) at += n_;
-    if (at <= gap.from || at >= gap.to) continue;
     const auto bytes = static_cast<double>(life_.bytes[gap.storage]);
-    due_[static_cast<std::size_t>(gap.to - at)] += bytes;
+    due_.emplace_back(static_cast<std::uint32_t>(gap.to - at), bytes);
     absent += bytes;
     if (gap.version == kHomeVersion) continue;
-    stored_[static_cast<std::size_t>(std::min<std::int64_t>(at - gap.written, n_))] += bytes;
+    stored_.emplace_back(static_cast<std::uint32_t>(std::min<std::int64_t>(at - gap.written, n_)),
+                         bytes);
     dirty += bytes;
   }
+  std::sort(due_.begin(), due_.end());
+  std::sort(stored_.begin(), stored_.end());
   const double excess = excess_[m];
   double later = absent;
   double best = 0;
-  for (std::uint32_t d = 1; d <= n_ && read_rate > 0; ++d) {
-    if (due_[d] == 0) continue;
-    later -= due_[d];
+  for (const auto& [d, bytes] : due_) {
+    if (read_rate == 0) break;
+    later -= bytes;
     const double stall = (excess - later) / read_rate - (begin_[m + d] - begin_[m]);
     if (stall > best) keep(m, m + d, best = stall);
   }
   // Values older than i need no Store after i; clean ones never do.
   double older = dirty;
   best = 0;
-  for (std::uint32_t age = 1; age <= n_ && write_rate > 0; ++age) {
-    if (stored_[age] == 0) continue;
-    older -= stored_[age];
+  for (const auto& [age, bytes] : stored_) {
+    if (write_rate == 0) break;
+    older -= bytes;
     const double free = absent - dirty + older;
     const std::uint32_t end = m + n_;
     const double compute = begin_[end] - begin_[end - age + 1];
@@ -146,27 +161,34 @@ double Bound::disjoint_sum(std::uint32_t cut) const {
   return best[n_];
 }
 
-double Bound::stall_ns(double read_rate, double write_rate) {
-  std::vector<std::uint32_t> peaks;
+std::vector<std::uint32_t> Bound::peaks() {
+  std::vector<std::uint32_t> all;
   for (std::uint32_t m = 0; m < n_; ++m) {
-    if (excess_[m] > 0) peaks.push_back(m);
+    if (excess_[m] > 0) all.push_back(m);
   }
-  const std::size_t per_peak = life_.gaps.size() + 2 * std::size_t{n_} + 1;
-  const std::size_t most = std::max<std::size_t>(4, kPairsMax / per_peak);
-  if (peaks.size() > most) {
-    // The fullest position of each of `most` equal stretches.
-    std::vector<std::uint32_t> chosen;
-    const std::size_t stretch = (peaks.size() + most - 1) / most;
-    for (std::size_t i = 0; i < peaks.size(); i += stretch) {
-      const auto first = peaks.begin() + static_cast<std::ptrdiff_t>(i);
-      const auto last =
-          peaks.begin() + static_cast<std::ptrdiff_t>(std::min(peaks.size(), i + stretch));
-      chosen.push_back(*std::max_element(
-          first, last, [&](std::uint32_t a, std::uint32_t b) { return excess_[a] < excess_[b]; }));
-    }
-    peaks = std::move(chosen);
+  std::size_t covered = 1;
+  for (const Absence& each : absences_) covered += each.last - each.first + 1;
+  const std::size_t most = std::max<std::size_t>(4, kPairsMax / (covered / n_ + 1));
+  if (all.size() <= most) return all;
+  // The fullest position of each of `most` equal stretches.
+  std::vector<std::uint32_t> chosen;
+  const std::size_t stretch = (all.size() + most - 1) / most;
+  for (std::size_t i = 0; i < all.size(); i += stretch) {
+    const auto first = all.begin() + static_cast<std::ptrdiff_t>(i);
+    const auto last = all.begin() + static_cast<std::ptrdiff_t>(std::min(all.size(), i + stretch));
+    chosen.push_back(*std::max_element(
+        first, last, [&](std::uint32_t a, std::uint32_t b) { return excess_[a] < excess_[b]; }));
   }
-  for (const std::uint32_t m : peaks) windows_of(m, read_rate, write_rate);
+  return chosen;
+}
+
+double Bound::stall_ns(double read_rate, double write_rate) {
+  auto next = absences_.begin();
+  for (const std::uint32_t m : peaks()) {
+    for (; next != absences_.end() && next->first <= m; ++next) active_.push_back(*next);
+    std::erase_if(active_, [m](const Absence& each) { return each.last < m; });
+    windows_of(m, read_rate, write_rate);
+  }
   if (windows_.empty()) return 0;
   const auto widest =
       std::max_element(windows_.begin(), windows_.end(),
@@ -176,13 +198,24 @@ double Bound::stall_ns(double read_rate, double write_rate) {
   return std::max({widest->stall, disjoint_sum(0), disjoint_sum(widest->from % n_)});
 }
 
-/// All tiers together, within the port, in bytes per ns.
-double total_rate(const std::vector<PlanTier>& tiers, const std::optional<Link>& port,
-                  Link PlanTier::*link) {
-  double rate = 0;
-  for (const PlanTier& tier : tiers) rate += static_cast<double>((tier.*link).bytes_per_s);
-  if (port) rate = std::min(rate, static_cast<double>(port->bytes_per_s));
-  return rate * 1e-9;
+double rate_of(const Link& link) { return static_cast<double>(link.bytes_per_s) * 1e-9; }
+
+/// The links that carry what a part of the memory does not hold, in bytes per ns.
+struct Links {
+  double read = 0;
+  double write = 0;
+  void add(const Link& to_device, const Link& from_device) {
+    read += rate_of(to_device);
+    write += rate_of(from_device);
+  }
+};
+
+Links within_port(Links links, const Hardware& hardware) {
+  if (hardware.device_port_read)
+    links.read = std::min(links.read, rate_of(*hardware.device_port_read));
+  if (hardware.device_port_write)
+    links.write = std::min(links.write, rate_of(*hardware.device_port_write));
+  return links;
 }
 
 }  // namespace
@@ -194,18 +227,30 @@ std::uint64_t lower_bound_ns(const Graph& graph, const Hardware& hardware,
   const auto tiers = plan_tiers(hardware);
   if (graph.ops.empty() || tiers.empty()) return compute;
   const Lifetimes life = lifetimes_of(graph, 1);
-  Bound bound(life, graph, device_budget_bytes);
-  double stall = bound.stall_ns(total_rate(tiers, hardware.device_port_read, &PlanTier::read),
-                                total_rate(tiers, hardware.device_port_write, &PlanTier::write));
+  const auto stall_ns = [&](std::uint64_t held_bytes, const Links& links) {
+    return Bound(life, graph, held_bytes).stall_ns(links.read, links.write);
+  };
+  Links all;
+  for (const PlanTier& tier : tiers) all.add(tier.read, tier.write);
+  double stall = stall_ns(device_budget_bytes, within_port(all, hardware));
+  std::uint64_t above_bytes = device_budget_bytes;
+  for (const PlanTier& tier : tiers) above_bytes += tier.capacity_bytes;
+  for (const PlanTier& tier : tiers) {
+    if (tiers.size() < 2) break;
+    // What neither the device nor the other tier holds crosses this one's links. Flash is behind
+    // near DDR; beside far DDR it may hold that.
+    Links links;
+    links.add(tier.read, tier.write);
+    if (hardware.flash && tier.tier != schedule::HomeTier::kLocalDdr) {
+      links.add(hardware.flash->read, hardware.flash->write);
+    }
+    stall = std::max(stall, stall_ns(above_bytes - tier.capacity_bytes, links));
+  }
   if (hardware.flash) {
-    // Bytes that neither the device nor any DDR holds are on flash: the same argument with both
-    // together as the memory above, and the flash links.
-    std::uint64_t above_bytes = device_budget_bytes;
-    for (const PlanTier& tier : tiers) above_bytes += tier.capacity_bytes;
-    Bound below(life, graph, above_bytes);
-    stall = std::max(stall,
-                     below.stall_ns(static_cast<double>(hardware.flash->read.bytes_per_s) * 1e-9,
-                                    static_cast<double>(hardware.flash->write.bytes_per_s) * 1e-9));
+    // Bytes that neither the device nor any DDR holds are on flash.
+    Links links;
+    links.add(hardware.flash->read, hardware.flash->write);
+    stall = std::max(stall, stall_ns(above_bytes, links));
   }
   // A relative margin for rounding keeps it a bound.
   return compute + static_cast<std::uint64_t>(std::floor(std::max(0.0, stall * (1 - 1e-9) - 1)));

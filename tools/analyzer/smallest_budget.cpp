@@ -29,12 +29,16 @@ Result<BudgetFound> smallest_budget(const Graph& graph, const Hardware& hardware
                                     const BudgetSearch& search) {
   HO_CHECK(search.overhead_max >= 0);
   const std::uint64_t peak = peak_unmanaged_bytes(graph);
+  std::uint64_t enough_ns = 0;
+  for (const Op& op : graph.ops) enough_ns += search.any_short_enough ? op.duration_ns : 0;
+  enough_ns += static_cast<std::uint64_t>(static_cast<double>(enough_ns) * search.overhead_max);
   int plans = 0;
   const auto plan = [&](std::uint64_t budget_bytes) -> Result<BudgetFound> {
     if (search.progress) search.progress(plans, budget_bytes);
     ++plans;
-    auto outcome = analyze(graph, hardware,
-                           {budget_bytes, search.align_bytes, search.copies, search.keep_order});
+    auto outcome =
+        analyze(graph, hardware,
+                {budget_bytes, search.align_bytes, search.copies, search.keep_order, enough_ns});
     if (!outcome) return outcome.error();
     const bool enough = short_enough(*outcome, search.overhead_max);
     return BudgetFound{budget_bytes, *std::move(outcome), enough};

@@ -21,6 +21,7 @@ struct BudgetSearch {
   std::function<void(int, std::uint64_t)> progress;
   CopiesByKind copies = {};
   bool keep_order = false;
+  bool any_short_enough = false;  ///< takes the first plan that is, not the shortest of a budget
 };
 
 /// Finds the smallest budget whose planned step is at most 1 + overhead_max of the ops' durations,

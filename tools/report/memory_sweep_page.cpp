@@ -1,15 +1,17 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdio>
 #include <functional>
 
 #include "common/base/units.hpp"
 #include "tools/report/memory_sweep.hpp"
-#include "tools/report/report_page.hpp"
+#include "tools/report/page_text.hpp"
 
 namespace ho::analyzer {
 namespace {
+
+using detail::escaped;
+using detail::number;
 
 // One panel, in SVG units.
 constexpr double kWidth = 560;
@@ -40,29 +42,6 @@ std::array<Series, 5> series() {
       {"planned", "var(--plan)", "", 2.5,
        [](const SweepPoint& p) { return static_cast<double>(p.step_ns); }},
   }};
-}
-
-std::string escaped(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '<') {
-      out += "&lt;";
-    } else if (c == '>') {
-      out += "&gt;";
-    } else if (c == '&') {
-      out += "&amp;";
-    } else {
-      out += byte < 0x20 || byte > 0x7e ? '?' : c;
-    }
-  }
-  return out;
-}
-
-std::string number(double value, int digits) {
-  std::array<char, 64> text{};
-  std::snprintf(text.data(), text.size(), "%.*f", digits, value);
-  return text.data();
 }
 
 std::string bandwidth_name(double factor) {
@@ -100,7 +79,7 @@ class Page {
     }
     out_ += "</div>";
     table();
-    out_ += "</main></body></html>\n";
+    out_ += detail::kStaticPageTail;
     return std::move(out_);
   }
 
@@ -119,19 +98,13 @@ class Page {
   }
 
   void head() {
-    out_ +=
-        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">"
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "
-        "'unsafe-inline'; img-src data:\"><meta name=\"viewport\" "
-        "content=\"width=device-width, initial-scale=1\"><meta name=\"color-scheme\" "
-        "content=\"light dark\"><link rel=\"icon\" href=\"data:,\"><title>HyperOffload "
-        "sweep</title><style>";
-    out_ += detail::report_style();
-    out_ +=
+    out_ += detail::static_page_head(
+        "HyperOffload sweep",
         ".panels { display:grid; grid-template-columns:repeat(auto-fit,minmax(430px,1fr)); "
         "gap:14px; margin-bottom:14px } .panels .card { margin:0 } svg { width:100%; height:auto; "
         "display:block } svg text { fill:var(--soft); font-size:12px } .g { stroke:var(--grid) } "
-        ".a { stroke:var(--line) }</style></head><body><main><h1>";
+        ".a { stroke:var(--line) }");
+    out_ += "<h1>";
     out_ += escaped(sweep_.graph) + "</h1><p class=\"sub\">Step time over device memory; " +
             format_bytes(sweep_.peak_unmanaged_bytes) + " without a plan, " +
             format_duration_ns(sweep_.compute_ns) +

@@ -14,31 +14,118 @@ PROGRAM = os.path.abspath(sys.argv.pop(1))
 
 
 class Context(unittest.TestCase):
-    MODEL = ("--phase", "prefill", "--layers", "4", "--hidden", "256", "--heads", "4", "--kv-heads", "4", "--vocab", "512",
+    SIZES = ("--layers", "4", "--hidden", "256", "--heads", "4", "--kv-heads", "4", "--vocab", "512",
              "--device-flops", "1e12", "--device-bandwidth", "1e11")
+    MODEL = ("--phase", "prefill", *SIZES)
     LINK = {"bytesPerS": "20000000000", "latencyNs": "5000"}
+    DEVICE = 32 << 20
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="ho-context-")
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.graph = os.path.join(self.folder, "graph.json")
+
+    def hardware(self, name, ddr=256 << 20, device=DEVICE, link=None):
+        path = os.path.join(self.folder, f"{name}.json")
+        link = link or self.LINK
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump({"name": name, "deviceBytes": str(device),
+                       "localDdr": {"capacityBytes": str(ddr), "read": link, "write": link}}, file)
+        return path
+
+    def run_it(self, *words):
+        return subprocess.run([PROGRAM, *words], capture_output=True, text=True, check=False)
 
     def answer(self, *words):
-        done = subprocess.run([PROGRAM, *words, "-o", "json"], capture_output=True, text=True, check=True)
+        done = self.run_it(*words, "-o", "json")
+        self.assertEqual(done.returncode, 0, done)
         return json.loads(done.stdout)
 
-    def test_the_longest_context_fits_and_a_longer_one_does_not(self):
-        with tempfile.TemporaryDirectory(prefix="ho-context-") as folder:
-            hardware, graph = os.path.join(folder, "hw.json"), os.path.join(folder, "graph.json")
-            with open(hardware, "w", encoding="utf-8") as file:
-                json.dump({"name": "small", "deviceBytes": str(32 << 20),
-                           "localDdr": {"capacityBytes": str(256 << 20), "read": self.LINK, "write": self.LINK}}, file)
-            found = self.answer("sweep", "--context", *self.MODEL, "--hardware", hardware)["hardware"][0]
-            self.assertGreater(found["planned_tokens"], found["resident_tokens"])
+    def longest(self, hardware, *words):
+        """The only row, with what every row promises."""
+        row = self.answer("sweep", "--context", *words, "--hardware", hardware)["hardware"][0]
+        self.assertLessEqual(row["resident_tokens"], row["bound_tokens"], row)
+        self.assertLessEqual(row["planned_tokens"], row["bound_tokens"], row)
+        self.assertLessEqual(row["step_ns"], 1.02 * row["compute_ns"], row)
+        self.assertLessEqual(row["arena_bytes"], row["device_bytes"], row)
+        self.assertTrue(row["ended_by"], row)
+        return row
 
-            def peak(context):
-                return self.answer("model", "llama-like", *self.MODEL, "--context", str(context), "--out", graph)["peak_unmanaged_bytes"]
-            self.assertLessEqual(peak(found["resident_tokens"]), 32 << 20)
-            self.assertGreater(peak(found["resident_tokens"] * 66 // 64), 32 << 20)
-            self.assertEqual(peak(found["planned_tokens"]), found["peak_unmanaged_bytes"])
-            plan = self.answer("analyze", graph, "--hardware", hardware, "--out", os.path.join(folder, "plan.hos"))
-            self.assertEqual(plan["step_ns"], found["step_ns"])
-            self.assertLessEqual(plan["step_ns"], 1.02 * plan["compute_ns"])
+    def test_the_longest_context_fits_and_a_longer_one_does_not(self):
+        hardware = self.hardware("small")
+        found = self.longest(hardware, *self.MODEL)
+        self.assertGreater(found["planned_tokens"], found["resident_tokens"])
+        self.assertGreaterEqual(found["planned_tokens"], 0.95 * found["bound_tokens"])
+        self.assertEqual((found["ended_by"], found["wait_ns"]), ("device", 0))
+        self.assertLess(found["planned_peak_bytes"], 0.74 * found["resident_peak_bytes"])
+
+        def peak(context):
+            return self.answer("model", "llama-like", *self.MODEL, "--context", str(context), "--out", self.graph)["peak_unmanaged_bytes"]
+        self.assertEqual(peak(found["resident_tokens"]), found["resident_peak_bytes"])
+        self.assertLessEqual(found["resident_peak_bytes"], self.DEVICE)
+        self.assertGreater(peak(found["resident_tokens"] * 66 // 64), self.DEVICE)
+        self.assertEqual(peak(found["planned_tokens"]), found["peak_unmanaged_bytes"])
+        plan = self.answer("analyze", self.graph, "--hardware", hardware, "--out", os.path.join(self.folder, "plan.hos"))
+        self.assertLessEqual(plan["step_ns"], found["step_ns"])
+        self.assertLessEqual(plan["step_ns"], 1.02 * plan["compute_ns"])
+        peak(found["bound_tokens"] * 66 // 64)
+        refused = self.run_it("analyze", self.graph, "--hardware", hardware, "--out", os.path.join(self.folder, "plan.hos"))
+        self.assertEqual(refused.returncode, 3, refused)
+
+    def test_what_ends_a_context_is_named(self):
+        # A prompt in one pass: its largest op. In chunks: the tier, which has a home for every block.
+        self.assertEqual(self.longest(self.hardware("little", ddr=48 << 20), *self.MODEL, "--chunk", "1024")["ended_by"], "local_ddr")
+        # Decoding reads all blocks for each token.
+        decode = self.longest(self.hardware("small"), "--phase", "decode", *self.SIZES)
+        self.assertIn(decode["ended_by"], ("local_ddr.read", "local_ddr.write"))
+        self.assertLess(decode["planned_tokens"], 1.5 * decode["resident_tokens"])
+        # Nothing fits where not even weights pass the links in time.
+        none = self.longest(self.hardware("slow", device=4 << 20, link={"bytesPerS": "1000000", "latencyNs": "5000"}),
+                            "--phase", "decode", *self.SIZES)
+        self.assertEqual((none["resident_tokens"], none["planned_tokens"], none["bound_tokens"]), (0, 0, 0))
+        self.assertEqual(none["ended_by"], "links")
+
+    def test_groups_take_turns_and_wait_for_each_other(self):
+        hardware = self.hardware("small")
+        groups = ("--phase", "decode", *self.SIZES, "--batch", "4", "--turn-tokens", "8", "--groups")
+        alone, turns = self.longest(hardware, *groups, "1"), self.longest(hardware, *groups, "4")
+        self.assertEqual(alone["wait_ns"], 0)
+        self.assertEqual(turns["wait_ns"], turns["step_ns"] - turns["step_ns"] // 4)
+        self.assertGreater(turns["planned_tokens"], 1.73 * turns["resident_tokens"])
+        self.assertGreater(turns["planned_tokens"], alone["planned_tokens"])
+
+    def test_sparse_attention_and_cold_experts_reach_further(self):
+        hardware = self.hardware("small")
+        decode = ("--phase", "decode", *self.SIZES)
+        dense, sparse = self.longest(hardware, *decode), self.longest(hardware, *decode, "--attended", "0.25")
+        self.assertGreater(sparse["planned_tokens"], 1.73 * dense["planned_tokens"])
+        experts = self.longest(hardware, *decode, "--experts", "16", "--active-experts", "1")
+        self.assertEqual(experts["resident_tokens"], 0)  # 52 MiB of weights
+        self.assertEqual(experts["resident_peak_bytes"], 0)
+        self.assertGreater(experts["planned_tokens"], 1024)
+
+    def test_a_page_shows_each_machine_and_no_input_is_overwritten(self):
+        page = os.path.join(self.folder, "page.html")
+        files = [self.hardware("small"), self.hardware("a<b>")]
+        words = ["sweep", "--context", *self.MODEL, "--hardware", files[0], "--hardware", files[1]]
+        rows = self.answer(*words, "--report", page)["hardware"]
+        self.assertEqual([row["name"] for row in rows], ["small", "a<b>"])
+        with open(page, encoding="utf-8") as file:
+            text = file.read()
+        for part in ("small", "a&lt;b&gt;", f"{rows[0]['planned_tokens']:,}", f"{rows[0]['bound_tokens']:,}", rows[0]["ended_by"]):
+            self.assertIn(part, text)
+        self.assertNotIn("<b>", text)
+        self.assertNotIn("://", text)
+        for hardware in files:
+            with open(hardware, "rb") as file:
+                before = file.read()
+            done = self.run_it(*words, "--report", hardware)
+            self.assertEqual((done.returncode, done.stdout), (2, ""), done)
+            self.assertIn("also read", done.stderr)
+            with open(hardware, "rb") as file:
+                self.assertEqual(file.read(), before)
+        self.assertEqual(self.run_it(*words, "--report", os.path.join(self.folder, "none/page.html")).returncode, 2)
 
     def test_ways_to_divide_a_model_are_measured_with_and_without_offload(self):
         with tempfile.TemporaryDirectory(prefix="ho-parallel-") as folder:

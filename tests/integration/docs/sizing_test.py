@@ -37,7 +37,7 @@ def main():
                               stderr=subprocess.STDOUT, check=False)
     assert done.returncode == 0, done.stdout
     lines = "".join(blocks(PAGE, "text")).splitlines()
-    assert len(lines) == 6, lines
+    assert len(lines) == 8, lines
     for line in lines:
         assert any(alike(line, printed) for printed in done.stdout.splitlines()), (line, done.stdout)
     print(f"{len(lines)} lines of the page are right")

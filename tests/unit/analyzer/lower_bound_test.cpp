@@ -276,6 +276,26 @@ TEST_CASE("lower bound: counts the fetch that one missing value needs between tw
   CHECK(bound <= 2200);
 }
 
+TEST_CASE("lower bound: what near memory has no room for crosses the far links") {
+  test::GraphBuilder build;
+  const auto a = build.storage(1000, StorageKind::kActivation);
+  const auto b = build.storage(1500, StorageKind::kActivation);
+  build.op(100, {}, {a});
+  build.op(100, {}, {b});
+  build.op(100, {a}, {});
+  const Graph graph = build.take();
+  Hardware hardware = test::one_tier(1'000'000'000);
+  hardware.local_ddr->capacity_bytes = 400;
+  hardware.remote_ddr = test::one_tier(100'000'000).local_ddr;
+  // 600 bytes of `a` go out and come back at 10 ns each.
+  const std::uint64_t bound = analyzer::lower_bound_ns(graph, hardware, 1500);
+  CHECK(bound >= 12'198);
+  CHECK(bound <= 12'200);
+  // Flash may hold them instead, at the same rate.
+  hardware.flash = hardware.remote_ddr;
+  CHECK(analyzer::lower_bound_ns(graph, hardware, 1500) < 6'250);
+}
+
 TEST_CASE("lower bound: no plan of a tiny graph is below it, and ours come near the best") {
   const Compared result = compare(400, 1500, chain);
   CAPTURE(result.planned, result.ours / result.optimal);

@@ -56,3 +56,35 @@ TEST_CASE("smallest budget: the device's own memory is the most, and may be too 
   CHECK_FALSE(none->short_enough);
   CHECK(std::holds_alternative<Infeasible>(none->outcome));
 }
+
+TEST_CASE("smallest budget: the first plan that is short enough will do if asked for") {
+  const Graph graph = test::transformer(5, 4);
+  Hardware hardware = test::one_tier(80'000'000'000);
+  hardware.device_bytes = 0;
+  BudgetSearch search;
+  search.any_short_enough = true;
+  const auto found = smallest_budget(graph, hardware, search);
+  REQUIRE(found.ok());
+  REQUIRE(found->short_enough);
+  CHECK(overhead(found->outcome) <= 0.02);
+}
+
+TEST_CASE("analyzer: a refusal without advice names what is lacking") {
+  const Graph graph = test::transformer(5, 4);
+  const std::uint64_t peak = peak_unmanaged_bytes(graph);
+  const auto lacks = [&graph](const Hardware& hardware, std::uint64_t budget_bytes) {
+    Options options;
+    options.device_budget_bytes = budget_bytes;
+    options.enough_step_ns = 1;
+    const auto outcome = analyze(graph, hardware, options);
+    REQUIRE(outcome.ok());
+    REQUIRE(std::holds_alternative<Infeasible>(*outcome));
+    const auto& why = std::get<Infeasible>(*outcome);
+    CHECK(why.proof == Infeasible::Proof::kTooLittle);
+    return why.tier;
+  };
+  Hardware hardware = test::one_tier(80'000'000'000);
+  CHECK(lacks(hardware, largest_op_bytes(graph) - 1) == "device");
+  hardware.local_ddr->capacity_bytes = 1000;
+  CHECK(lacks(hardware, peak / 2) == "local_ddr");
+}

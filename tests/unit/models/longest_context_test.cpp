@@ -27,35 +27,63 @@ std::uint64_t cache_bytes(const Graph& graph) {
   return sum;
 }
 
+Result<Fit> yes(const Graph&) { return Fit::kYes; }
+
 }  // namespace
 
 TEST_CASE("longest context: found to one part in 64, with few graphs") {
   for (const std::uint64_t limit : {16U, 17U, 100U, 1000U, 65'537U, 1'000'000U}) {
     int asked = 0;
-    const auto found = longest_context(small(), 16, [&](const Graph& graph) -> Result<bool> {
+    const auto fits = [&](const Graph& graph) -> Result<Fit> {
       ++asked;
-      return cache_bytes(graph) <= limit * 16;
-    });
-    REQUIRE(found.ok());
-    CHECK(*found <= limit);
-    CHECK(*found + *found / 64 + 1 > limit);
+      return cache_bytes(graph) <= limit * 16 ? Fit::kYes : Fit::kNo;
+    };
+    const auto near = [limit](const Result<LongestContext>& found) {
+      REQUIRE(found.ok());
+      CHECK(found->tokens <= limit);
+      CHECK(found->tokens + found->tokens / 64 + 1 > limit);
+      CHECK_FALSE(found->graph_too_large);
+    };
+    near(longest_context(small(), 16, fits));
     CHECK(asked < 30);
+    for (const std::uint64_t times : {1U, 2U, 50U}) {
+      asked = 0;
+      near(longest_context_below(small(), 16, limit * times, fits));
+      CHECK(asked < 24);
+      if (times == 1) CHECK(asked == 1);
+    }
   }
 }
 
+TEST_CASE("longest context: a step that is too short for its links does not end the search") {
+  const auto fits = [](const Graph& graph) -> Result<Fit> {
+    const std::uint64_t tokens = cache_bytes(graph) / 16;
+    if (tokens > 5000) return Fit::kNoMore;
+    return tokens < 1000 ? Fit::kNo : Fit::kYes;
+  };
+  const auto found = longest_context(small(), 16, fits);
+  REQUIRE(found.ok());
+  CHECK(found->tokens > 4900);
+  CHECK(found->tokens <= 5000);
+}
+
 TEST_CASE("longest context: 0 where not even the shortest fits, and errors come out") {
-  const auto none = longest_context(small(), 16, [](const Graph&) { return Result<bool>(false); });
-  REQUIRE(none.ok());
-  CHECK(*none == 0);
+  for (const auto& search :
+       {longest_context(small(), 16, [](const Graph&) -> Result<Fit> { return Fit::kNoMore; }),
+        longest_context_below(small(), 16, 1000,
+                              [](const Graph&) -> Result<Fit> { return Fit::kNo; })}) {
+    REQUIRE(search.ok());
+    CHECK(search->tokens == 0);
+  }
 
   const auto failed = longest_context(
-      small(), 16, [](const Graph&) { return Result<bool>(Error(Errc::kIo, "no")); });
+      small(), 16, [](const Graph&) -> Result<Fit> { return Error(Errc::kIo, "no"); });
   REQUIRE_FALSE(failed.ok());
   CHECK(failed.error().code() == Errc::kIo);
 
   LlamaLike wrong = small();
   wrong.heads = 3;
-  const auto refused = longest_context(wrong, 16, [](const Graph&) { return Result<bool>(true); });
+  const auto refused = longest_context(wrong, 16, yes);
   REQUIRE_FALSE(refused.ok());
   CHECK(refused.error().code() == Errc::kInvalidArgument);
 }
@@ -64,8 +92,8 @@ TEST_CASE("longest context: a graph that is too large to write down ends the sea
   LlamaLike long_turns = small();
   long_turns.phase = Phase::kPrefill;
   long_turns.chunk_tokens = 1;
-  const auto most =
-      longest_context(long_turns, 16, [](const Graph&) { return Result<bool>(true); });
+  const auto most = longest_context(long_turns, 16, yes);
   REQUIRE(most.ok());
-  CHECK(*most > 16);
+  CHECK(most->tokens > 16);
+  CHECK(most->graph_too_large);
 }

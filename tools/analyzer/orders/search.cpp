@@ -46,14 +46,15 @@ class Search {
  public:
   Search(const Graph& graph, const std::vector<PlanTier>& tiers,
          const std::optional<PlanTier>& flash, std::uint64_t budget_bytes,
-         std::uint64_t align_bytes, std::uint64_t bound_ns, bool keep_order)
+         std::uint64_t align_bytes, std::uint64_t bound_ns, const Options& options)
       : graph_(graph),
         tiers_(tiers),
         flash_(flash),
         budget_bytes_(budget_bytes),
         align_bytes_(align_bytes),
         bound_ns_(bound_ns),
-        keep_order_(keep_order) {
+        keep_order_(options.keep_order),
+        enough_ns_(static_cast<std::int64_t>(options.enough_step_ns)) {
     for (const Op& op : graph.ops) compute_ns_ += op.duration_ns;
   }
 
@@ -61,8 +62,9 @@ class Search {
     std::vector<Arrangement> found;
     found.push_back(arrangement_of(make(program_order(graph_))));
     const Plan& original = found.front().plan;
-    const bool close = !original.infeasible && static_cast<double>(original.step_ns) <=
-                                                   static_cast<double>(bound_ns_) * kCloseEnough;
+    const bool close = !original.infeasible && (original.step_ns <= enough_ns_ ||
+                                                static_cast<double>(original.step_ns) <=
+                                                    static_cast<double>(bound_ns_) * kCloseEnough);
     if (keep_order_ || close || graph_.ops.size() > kOtherOrdersOpsMax) return found;
     homes_ = original.tier_of;
     Trial best = shortest(found.front());
@@ -95,7 +97,7 @@ class Search {
     return out;
   }
   [[nodiscard]] PlanInput input(const Graph& graph, const Lifetimes& life) const {
-    return {graph, life, tiers_, flash_, budget_bytes_, bound_ns_};
+    return {graph, life, tiers_, flash_, budget_bytes_, bound_ns_, enough_ns_};
   }
   [[nodiscard]] Arrangement arrangement_of(Trial trial) const {
     Arrangement out{std::move(trial.list),
@@ -215,6 +217,7 @@ class Search {
   std::uint64_t align_bytes_;
   std::uint64_t bound_ns_;
   bool keep_order_;
+  std::int64_t enough_ns_;
   std::uint64_t compute_ns_ = 0;
   std::vector<std::uint8_t> homes_;  ///< those that program order's plan uses
   struct Refused {
@@ -231,8 +234,8 @@ class Search {
 std::vector<Arrangement> search(const Graph& graph, const std::vector<PlanTier>& tiers,
                                 const std::optional<PlanTier>& flash, std::uint64_t budget_bytes,
                                 std::uint64_t align_bytes, std::uint64_t bound_ns,
-                                bool keep_order) {
-  return Search(graph, tiers, flash, budget_bytes, align_bytes, bound_ns, keep_order).run();
+                                const Options& options) {
+  return Search(graph, tiers, flash, budget_bytes, align_bytes, bound_ns, options).run();
 }
 
 }  // namespace ho::analyzer

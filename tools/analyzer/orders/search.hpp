@@ -7,6 +7,7 @@
 #include "tools/analyzer/orders/arrange.hpp"
 #include "tools/analyzer/orders/recompute.hpp"
 #include "tools/analyzer/plan/planner.hpp"
+#include "tools/analyzer/problem/options.hpp"
 #include "tools/analyzer/problem/problem.hpp"
 
 namespace ho::analyzer {
@@ -24,12 +25,12 @@ struct Arrangement {
 /// the ops run again, that a short play of the step finds shortest. @return the plan of program
 /// order, then those of other lists: the one that plays shortest, and a few next ones of small
 /// steps or where none fits yet. In graphs above kRearrangedOpsMax only updates move.
-/// @param keep_order  plans program order only, without ops that are run again
+/// @param options  `keep_order`: program order only, without ops that are run again
 [[nodiscard]] std::vector<Arrangement> search(const Graph& graph,
                                               const std::vector<PlanTier>& tiers,
                                               const std::optional<PlanTier>& flash,
                                               std::uint64_t budget_bytes, std::uint64_t align_bytes,
-                                              std::uint64_t bound_ns, bool keep_order);
+                                              std::uint64_t bound_ns, const Options& options);
 
 /// The largest graph of which all kinds of orders are tried.
 inline constexpr std::size_t kRearrangedOpsMax = 20'000;

@@ -263,4 +263,15 @@ Infeasible enough_for(const PlanInput& in, const std::vector<std::uint64_t>& hom
   return Enough(in).find(home_bytes);
 }
 
+Infeasible lacking(const PlanInput& in, const std::vector<std::uint64_t>& home_bytes) {
+  if (auto why = impossible(in)) return *std::move(why);
+  for (std::size_t t = 0; t < home_bytes.size(); ++t) {
+    const PlanTier& tier = in.tiers[t];
+    if (home_bytes[t] > tier.capacity_bytes) {
+      return lacks(in, schedule::home_tier_name(tier.tier), home_bytes[t]);
+    }
+  }
+  return lacks(in, "device", in.budget_bytes + unit_of(in.lifetimes), largest_op(in.lifetimes));
+}
+
 }  // namespace ho::analyzer

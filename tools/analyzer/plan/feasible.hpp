@@ -26,4 +26,9 @@ namespace ho::analyzer {
 [[nodiscard]] Infeasible enough_for(const PlanInput& input,
                                     const std::vector<std::uint64_t>& home_bytes);
 
+/// For a step without a plan, without looking for one: what the homes of simple_plan() lacked, else
+/// the device. Its capacity may be too little, too.
+[[nodiscard]] Infeasible lacking(const PlanInput& input,
+                                 const std::vector<std::uint64_t>& home_bytes);
+
 }  // namespace ho::analyzer

@@ -39,6 +39,9 @@ constexpr std::uint64_t kNearMiss = 100;
 constexpr std::uint64_t kMorePatience = 8;
 constexpr std::uint64_t kHeldOfLarge = 1024;  ///< share of the budget
 
+/// A plan may be shorter than its play, but not by more than this share.
+constexpr std::int64_t kPlayedLonger = 50;
+
 /// Where no plan is found: shares, in eighths, of what the device has beyond the largest op.
 constexpr std::uint64_t kSmallerDevices[] = {7, 6, 5, 4, 3, 2, 1, 0};
 constexpr std::size_t kOpsOfRetries = 20'000;
@@ -73,7 +76,11 @@ class Planner {
   bool keep(Plan plan);
   void record_homes(Plan& plan) const;
   void hold_back_slots(const std::vector<std::int64_t>& over_bytes);
+  [[nodiscard]] bool too_long(std::int64_t step_ns) const {
+    return in_.enough_ns > 0 && step_ns > in_.enough_ns + in_.enough_ns / kPlayedLonger;
+  }
   [[nodiscard]] bool close() const {
+    if (in_.enough_ns > 0 && best_.step_ns <= in_.enough_ns) return true;
     return static_cast<double>(best_.step_ns) <= static_cast<double>(in_.bound_ns) * kCloseEnough;
   }
 
@@ -83,7 +90,8 @@ class Planner {
   std::int64_t near_first_ns_ = INT64_MAX;     ///< the shortest step with those
   std::vector<std::int64_t> held_slot_bytes_;  ///< of local DDR, for what packing wastes there
   std::uint64_t patience_left_ = maker_.effort().more_patience;
-  Decisions last_;  ///< packed last; kept for homes that may be spread
+  Decisions last_;              ///< packed or refused last; kept for homes that may be spread
+  bool only_too_long_ = false;  ///< a step was played, but not packed for its length
   Plan best_;
 };
 
@@ -147,6 +155,12 @@ void Planner::play_series(std::size_t count) {
       options.steps = effort.steps;
       auto played = maker_.play(std::move(options), Slots::kLimited);
       if (!played || played->step_ns >= best_.step_ns) break;
+      if (too_long(played->step_ns)) {
+        // Packing would not shorten it; other homes may.
+        only_too_long_ = true;
+        last_ = std::move(played->decisions);
+        break;
+      }
       played->decisions.decided_by.series = static_cast<int>(s) + 1;
       Plan next = pack(std::move(played->decisions));
       on = search.next(next.draft.over_bytes);
@@ -238,12 +252,14 @@ std::optional<Plan> Planner::search(std::vector<std::uint64_t>& home_bytes, Sear
     }
     play_series(all);
     if (varies) vary(Homes::kFixed);
-    if (spreads && best_.step_ns != INT64_MAX) {
+    if (spreads && (best_.step_ns != INT64_MAX || only_too_long_)) {
       near_first_ns_ = best_.step_ns;
       patience_left_ = maker_.effort().more_patience;
       for (int i = 0; i < kSpreads && !close() && spread_homes(); ++i) play_series(1);
       // The best homes, or the last ones if packing them cost more than they gained.
-      if (best_.tier_of != near_first_) maker_.use_homes(best_.tier_of, Links::kShared);
+      if (best_.step_ns != INT64_MAX && best_.tier_of != near_first_) {
+        maker_.use_homes(best_.tier_of, Links::kShared);
+      }
       if (maker_.tier_of() != near_first_) play_series(all);
       if (varies) vary(Homes::kMoved);
     }
@@ -251,6 +267,7 @@ std::optional<Plan> Planner::search(std::vector<std::uint64_t>& home_bytes, Sear
       record_homes(best_);
       return std::move(best_);
     }
+    if (only_too_long_) return std::nullopt;
     maker_.use_homes(near_first_, Links::kAlone);
   }
   auto simple = simple_plan(maker_, &home_bytes);
@@ -260,11 +277,15 @@ std::optional<Plan> Planner::search(std::vector<std::uint64_t>& home_bytes, Sear
 
 Plan Planner::run() {
   if (impossible(in_)) {
-    best_.infeasible = enough_for(in_, {});
+    best_.infeasible = in_.enough_ns == 0 ? enough_for(in_, {}) : lacking(in_, {});
     return std::move(best_);
   }
   std::vector<std::uint64_t> home_bytes;
   if (auto found = search(home_bytes)) return *std::move(found);
+  if (only_too_long_) {
+    best_.infeasible = Infeasible{0, "", "links", 0};
+    return std::move(best_);
+  }
   // What a smaller device can hold, this one can: with less on it, packing may waste less. What
   // only variations would find there is given up: eight such searches made a refusal four times as
   // long.
@@ -285,7 +306,7 @@ Plan Planner::run() {
     auto shortest = Planner(smaller).search(unused);
     return shortest ? *std::move(shortest) : *std::move(any);
   }
-  best_.infeasible = enough_for(in_, home_bytes);
+  best_.infeasible = in_.enough_ns == 0 ? enough_for(in_, home_bytes) : lacking(in_, home_bytes);
   return std::move(best_);
 }
 

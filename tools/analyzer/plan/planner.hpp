@@ -39,6 +39,9 @@ struct PlanInput {
   const std::optional<PlanTier>& flash;
   std::uint64_t budget_bytes = 0;
   std::uint64_t bound_ns = 0;  ///< planning ends early this close to it
+  /// Any plan whose step is this short will do, no other one will, and a refusal needs no advice.
+  /// 0: the shortest plan is wanted, or capacities that are enough for one.
+  std::int64_t enough_ns = 0;
 };
 
 /// Plays the step in time, packs what was decided, and keeps the shortest plan. If packing

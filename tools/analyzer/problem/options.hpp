@@ -28,6 +28,10 @@ struct Options {
   /// the default, each storage has one.
   CopiesByKind copies = {};
   bool keep_order = false;  ///< ops run in the graph's order, each once
+  /// Any plan whose step is this short will do, and a refusal gets no advice: Infeasible then tells
+  /// what the first try lacked, "links" where it was too long. Plans that are a little longer may
+  /// come out, too. 0: the shortest plan, and advice.
+  std::uint64_t enough_step_ns = 0;
 };
 
 /// Why there is no plan: this op's working set, or this tier, needs more bytes than there are.
@@ -44,7 +48,7 @@ struct Infeasible {
   };
   std::uint32_t op_id = 0;  ///< the graph's id
   std::string op_name;
-  std::string tier;               ///< "device", "local_ddr", ...
+  std::string tier;               ///< "device", "local_ddr", ...; "links" as in Options
   std::uint64_t needs_bytes = 0;  ///< capacity of that tier
   std::vector<Need> also = {};    ///< tiers that have to be larger besides
   Proof proof = Proof::kTooLittle;

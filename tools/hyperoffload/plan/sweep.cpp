@@ -27,9 +27,8 @@ struct Arguments {
   std::string graph;
   std::string device_memory = "100%..20%";
   std::string bandwidth = "1,1/2,1/4,1/8";
-  std::string report;
   bool longest_context = false;
-  /// Options of both kinds of sweep: hardware files, ranks per node.
+  /// Options of both kinds of sweep: hardware files, ranks per node, page.
   ContextArguments context;
 };
 
@@ -164,7 +163,8 @@ int run(Console& console, const Arguments& args) {
   if (args.context.hardware.size() > 1) {
     return console.refuse(Error(Errc::kInvalidArgument, "one --hardware, except with --context"));
   }
-  if (const auto apart = check_files({{args.graph, args.context.hardware.front()}, {args.report}});
+  if (const auto apart =
+          check_files({{args.graph, args.context.hardware.front()}, {args.context.report}});
       !apart) {
     return console.refuse(apart.error());
   }
@@ -185,8 +185,8 @@ int run(Console& console, const Arguments& args) {
   };
   auto swept = analyzer::sweep(*graph, hardware, {*budgets, *factors}, progress);
   if (!swept) return console.refuse(swept.error());
-  if (!args.report.empty()) {
-    auto written = write_whole_file(args.report, analyzer::render_sweep(*swept));
+  if (!args.context.report.empty()) {
+    auto written = write_whole_file(args.context.report, analyzer::render_sweep(*swept));
     if (!written) return console.refuse(written.error());
   }
   console.print(console.json() ? to_json(*swept) : to_text(*swept, console.format()));
@@ -219,14 +219,13 @@ void add_sweep(Program& program) {
           ->type_name("LIST")
           ->capture_default_str();
   add_ranks_per_node(command, args->context.ranks_per_node);
-  CLI::Option* const report =
-      command.add_option("--report", args->report, "also write a page for a browser")
-          ->type_name("FILE");
+  command.add_option("--report", args->context.report, "also write a page for a browser")
+      ->type_name("FILE");
   CLI::Option* const context = command.add_flag(
       "--context", args->longest_context,
       "instead of a graph: the longest context of the model described by the options of "
       "`hyperoffload model llama-like`, on each --hardware");
-  for (CLI::Option* const other : {graph, budgets, bandwidth, report}) context->excludes(other);
+  for (CLI::Option* const other : {graph, budgets, bandwidth}) context->excludes(other);
   add_share(command, "--max-overhead", args->context.overhead_max,
             "how much longer than its ops a step may be (default: 2%)")
       ->group("With --context")
@@ -235,11 +234,13 @@ void add_sweep(Program& program) {
     option->group("With --context")->needs(context);
     if (option->get_name() == "--phase") context->needs(option);
   }
-  set_manual(command, {"",
-                       {"hyperoffload sweep step.json --hardware hw.json \\",
-                        "    --device-memory 100%..20% --bandwidth 1,1/2 --report sweep.html",
-                        "hyperoffload sweep --context --phase prefill --hardware hw.json"},
-                       {{kExitDone, "swept; points at which no plan fits say so"}}});
+  set_manual(command,
+             {"",
+              {"hyperoffload sweep step.json --hardware hw.json \\",
+               "    --device-memory 100%..20% --bandwidth 1,1/2 --report sweep.html",
+               "hyperoffload sweep --context --phase prefill --chunk 8192 --hardware hw.json \\",
+               "    --report contexts.html"},
+              {{kExitDone, "swept; points at which no plan fits say so"}}});
 }
 
 }  // namespace ho::cli

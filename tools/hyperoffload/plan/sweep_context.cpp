@@ -1,133 +1,97 @@
 #include "tools/hyperoffload/plan/sweep_context.hpp"
 
-#include <algorithm>
-#include <array>
 #include <cstdio>
+#include <utility>
 
 #include "common/base/json.hpp"
 #include "common/base/units.hpp"
 #include "common/cli/layout.hpp"
+#include "common/cli/values.hpp"
 #include "proto/files/convert.hpp"
-#include "tools/analyzer/analyzer.hpp"
+#include "proto/files/file.hpp"
 #include "tools/analyzer/margin.hpp"
-#include "tools/models/longest_context.hpp"
+#include "tools/hyperoffload/plan/context_search.hpp"
+#include "tools/report/longest_contexts.hpp"
 
 namespace ho::cli {
 
 namespace {
 
-/// The first context of every search.
-constexpr std::uint64_t kShortest = 1024;
+using analyzer::ContextRow;
+using analyzer::LongestContexts;
+
 constexpr double kOverheadMax = 0.02;
 
-/// The longest contexts on one machine. The plan is that of the longest planned one.
-struct Longest {
-  std::string hardware;
-  std::uint64_t device_bytes = 0;
-  std::uint64_t resident_tokens = 0;
-  std::uint64_t planned_tokens = 0;
-  std::uint64_t peak_unmanaged_bytes = 0;
-  std::uint64_t arena_bytes = 0;
-  std::uint64_t step_ns = 0;
-  std::uint64_t compute_ns = 0;
-  std::string ended_by;  ///< the limit of a longer one: a tier, or time on a channel
-};
-
-/// The busiest channel.
-std::string busiest(const schedule::Prediction& prediction) {
-  const auto at =
-      std::max_element(prediction.channels.begin(), prediction.channels.end(),
-                       [](const auto& a, const auto& b) { return a.busy_ns < b.busy_ns; });
-  return at == prediction.channels.end() ? "the ops' durations" : at->name;
+/// "Phase decode: 8 sequences in 4 groups that take turns of 128 tokens; 32 layers of width ...".
+std::string about(const ModelWords& words) {
+  const models::LlamaLike& m = words.model;
+  const auto n = [](std::uint64_t value) { return std::to_string(value); };
+  std::string out =
+      "Phase " + words.phase + ": " + n(m.batch) + (m.batch == 1 ? " sequence" : " sequences");
+  if (m.groups > 1) {
+    out += " in " + n(m.groups) + " groups that take turns of " + n(m.turn_tokens) + " tokens";
+  }
+  if (m.chunk_tokens > 0) out += " in chunks of " + n(m.chunk_tokens) + " tokens";
+  out += "; " + n(m.layers) + " layers of width " + n(m.hidden) + ", " + n(m.heads) +
+         " heads, of keys and values " + n(m.kv_heads);
+  if (m.experts > 1) out += ", " + n(m.active_experts) + " of " + n(m.experts) + " experts";
+  if (m.attended < 1) {
+    char share[32];
+    std::snprintf(share, sizeof share, "%.3g", 100 * m.attended);
+    out += ", attention to " + std::string(share) + " % of the blocks";
+  }
+  return out;
 }
 
-Result<Longest> find(Console& console, const models::LlamaLike& model, const Hardware& hardware,
-                     double overhead_max) {
-  Longest found;
-  found.hardware = hardware.name;
-  found.device_bytes = hardware.device_bytes;
-  const std::uint64_t shortest = std::max(kShortest, model.turn_tokens);
-  const auto resident = models::longest_context(model, shortest, [&](const Graph& graph) {
-    return Result<bool>(analyzer::peak_unmanaged_bytes(graph) <= hardware.device_bytes);
-  });
-  if (!resident) return resident.error();
-  found.resident_tokens = *resident;
-
-  // Begins at half of it: a plan of the whole length may not fit, because packing and inputs cost a
-  // little.
-  const auto planned = models::longest_context(
-      model, std::max(shortest, *resident / 2), [&](const Graph& graph) -> Result<bool> {
-        console.progress(hardware.name + ": " + std::to_string(graph.ops.size()) + " ops, " +
-                         format_bytes(analyzer::peak_unmanaged_bytes(graph)));
-        auto outcome = analyzer::analyze(graph, hardware, {hardware.device_bytes, 64});
-        if (!outcome) return outcome.error();
-        if (const auto* const lacks = std::get_if<analyzer::Infeasible>(&*outcome)) {
-          found.ended_by = lacks->tier;
-          return false;
-        }
-        const auto& plan = std::get<schedule::Schedule>(*outcome);
-        const schedule::Prediction& p = plan.prediction;
-        if (static_cast<double>(p.step_ns) >
-            static_cast<double>(p.compute_ns) * (1 + overhead_max)) {
-          found.ended_by = busiest(p);
-          return false;
-        }
-        found.peak_unmanaged_bytes = p.peak_unmanaged_bytes;
-        found.arena_bytes = plan.arena_bytes;
-        found.step_ns = p.step_ns;
-        found.compute_ns = p.compute_ns;
-        return true;
-      });
-  if (!planned) return planned.error();
-  found.planned_tokens = *planned;
-  return found;
-}
-
-std::string to_json(const ContextArguments& args, const std::vector<Longest>& all) {
+std::string to_json(const LongestContexts& contexts, const std::string& phase) {
   JsonWriter json;
-  json.begin_object()
-      .field("phase", args.words.phase)
-      .field("max_overhead", args.overhead_max.value_or(kOverheadMax));
+  json.begin_object().field("phase", phase).field("max_overhead", contexts.overhead_max);
   json.key("hardware").begin_array();
-  for (const Longest& one : all) {
+  for (const ContextRow& row : contexts.rows) {
     json.begin_object()
-        .field("name", one.hardware)
-        .field("device_bytes", one.device_bytes)
-        .field("resident_tokens", one.resident_tokens)
-        .field("planned_tokens", one.planned_tokens)
-        .field("peak_unmanaged_bytes", one.peak_unmanaged_bytes)
-        .field("arena_bytes", one.arena_bytes)
-        .field("step_ns", one.step_ns)
-        .field("compute_ns", one.compute_ns)
-        .field("ended_by", one.ended_by)
+        .field("name", row.hardware)
+        .field("device_bytes", row.device_bytes)
+        .field("resident_tokens", row.resident_tokens)
+        .field("planned_tokens", row.planned_tokens)
+        .field("bound_tokens", row.bound_tokens)
+        .field("peak_unmanaged_bytes", row.peak_unmanaged_bytes)
+        .field("arena_bytes", row.arena_bytes)
+        .field("step_ns", row.step_ns)
+        .field("compute_ns", row.compute_ns)
+        .field("wait_ns", row.wait_ns)
+        .field("resident_peak_bytes", row.resident_peak_bytes)
+        .field("planned_peak_bytes", row.planned_peak_bytes)
+        .field("ended_by", row.ended_by)
         .end();
   }
   json.end().end();
   return std::move(json).text();
 }
 
-std::string to_table(const std::vector<Longest>& all, Format format) {
+std::string to_table(const std::vector<ContextRow>& rows, Format format) {
   constexpr auto kRight = Table::Align::kRight;
   Table table({{"HARDWARE"},
                {"DEVICE", Table::Shown::kWide, kRight},
                {"RESIDENT", Table::Shown::kAlways, kRight},
                {"PLANNED", Table::Shown::kAlways, kRight},
                {"TIMES", Table::Shown::kAlways, kRight},
-               {"PEAK", Table::Shown::kAlways, kRight},
-               {"STEP", Table::Shown::kAlways, kRight},
+               {"BOUND", Table::Shown::kWide, kRight},
+               {"OF BOUND", Table::Shown::kAlways, kRight},
+               {"STEP", Table::Shown::kWide, kRight},
+               {"WAIT", Table::Shown::kWide, kRight},
+               {"PEAK", Table::Shown::kWide, kRight},
+               {"PLANNED PEAK", Table::Shown::kAlways, kRight},
                {"ENDED BY"}});
-  for (const Longest& one : all) {
-    std::array<char, 32> times{"-"};
-    if (one.resident_tokens > 0) {
-      std::snprintf(
-          times.data(), times.size(), "%.2f",
-          static_cast<double>(one.planned_tokens) / static_cast<double>(one.resident_tokens));
-    }
-    const bool any = one.planned_tokens > 0;
-    table.add({one.hardware, format_bytes(one.device_bytes), std::to_string(one.resident_tokens),
-               std::to_string(one.planned_tokens), times.data(),
-               any ? format_bytes(one.peak_unmanaged_bytes) : "-",
-               any ? format_duration_ns(one.step_ns) : "-", one.ended_by});
+  const auto bytes = [](std::uint64_t value) { return value == 0 ? "-" : format_bytes(value); };
+  const auto time = [](std::uint64_t ns) { return ns == 0 ? "-" : format_duration_ns(ns); };
+  for (const ContextRow& row : rows) {
+    table.add({row.hardware, format_bytes(row.device_bytes), std::to_string(row.resident_tokens),
+               std::to_string(row.planned_tokens),
+               analyzer::times_text(row.planned_tokens, row.resident_tokens),
+               std::to_string(row.bound_tokens),
+               analyzer::times_text(row.planned_tokens, row.bound_tokens), time(row.step_ns),
+               time(row.wait_ns), bytes(row.resident_peak_bytes), bytes(row.planned_peak_bytes),
+               row.ended_by});
   }
   return table.text(format);
 }
@@ -135,7 +99,11 @@ std::string to_table(const std::vector<Longest>& all, Format format) {
 }  // namespace
 
 int sweep_context(Console& console, const ContextArguments& args) {
-  std::vector<Longest> all;
+  if (const auto apart = check_files({args.hardware, {args.report}}); !apart) {
+    return console.refuse(apart.error());
+  }
+  const auto progress = [&console](const std::string& text) { console.progress(text); };
+  LongestContexts contexts{about(args.words), args.overhead_max.value_or(kOverheadMax), {}};
   for (const std::string& file : args.hardware) {
     auto node = read_hardware_file(file);
     if (!node) return console.refuse(node.error());
@@ -143,12 +111,16 @@ int sweep_context(Console& console, const ContextArguments& args) {
       return console.refuse(Error(Errc::kInvalidArgument, file + ": no deviceBytes"));
     }
     const Hardware hardware = analyzer::for_rank(*std::move(node), args.ranks_per_node);
-    auto found =
-        find(console, model_of(args.words), hardware, args.overhead_max.value_or(kOverheadMax));
-    if (!found) return console.refuse(found.error());
-    all.push_back(*std::move(found));
+    auto row = find_longest(model_of(args.words), hardware, contexts.overhead_max, progress);
+    if (!row) return console.refuse(row.error());
+    contexts.rows.push_back(*std::move(row));
   }
-  console.print(console.json() ? to_json(args, all) : to_table(all, console.format()));
+  if (!args.report.empty()) {
+    auto written = write_whole_file(args.report, analyzer::render_contexts(contexts));
+    if (!written) return console.refuse(written.error());
+  }
+  console.print(console.json() ? to_json(contexts, args.words.phase)
+                               : to_table(contexts.rows, console.format()));
   return kExitDone;
 }
 

@@ -1,0 +1,195 @@
+#include "tools/hyperoffload/plan/context_search.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+#include <variant>
+
+#include "common/base/units.hpp"
+#include "common/schedule/schedule.hpp"
+#include "tools/analyzer/analyzer.hpp"
+#include "tools/analyzer/smallest_budget.hpp"
+#include "tools/models/longest_context.hpp"
+
+namespace ho::cli {
+
+namespace {
+
+using models::Fit;
+
+/// The first context of every search.
+constexpr std::uint64_t kShortest = 1024;
+constexpr std::uint64_t kAlignBytes = 64;
+
+std::uint64_t memory_bytes(const Hardware& hardware) {
+  std::uint64_t sum = hardware.device_bytes;
+  for (const auto* tier : {&hardware.local_ddr, &hardware.remote_ddr, &hardware.flash}) {
+    if (*tier) sum += (*tier)->capacity_bytes;
+  }
+  return sum;
+}
+
+std::uint64_t compute_ns(const Graph& graph) {
+  std::uint64_t sum = 0;
+  for (const Op& op : graph.ops) sum += op.duration_ns;
+  return sum;
+}
+
+/// The busiest channel.
+std::string busiest(const schedule::Prediction& prediction) {
+  const auto at =
+      std::max_element(prediction.channels.begin(), prediction.channels.end(),
+                       [](const auto& a, const auto& b) { return a.busy_ns < b.busy_ns; });
+  return at == prediction.channels.end() ? "the ops' durations" : at->name;
+}
+
+/// From the end of a group's turn to the begin of its next one.
+std::uint64_t wait_ns(const models::LlamaLike& model, std::uint64_t step_ns) {
+  const std::uint64_t width = (model.batch + model.groups - 1) / model.groups;
+  const std::uint64_t turns = (model.batch + width - 1) / width;
+  return step_ns - step_ns / turns;
+}
+
+class ContextSearch {
+ public:
+  ContextSearch(const models::LlamaLike& model, const Hardware& hardware, double overhead_max,
+                const std::function<void(const std::string&)>& progress)
+      : model_(model), hardware_(hardware), overhead_max_(overhead_max), progress_(progress) {
+    row_.hardware = hardware.name;
+    row_.device_bytes = hardware.device_bytes;
+  }
+
+  Result<analyzer::ContextRow> run() {
+    const std::uint64_t shortest = std::max(kShortest, model_.turn_tokens);
+    const auto resident = models::longest_context(
+        model_, shortest, [this](const Graph& graph) { return fits_device(graph); });
+    if (!resident) return resident.error();
+    row_.resident_tokens = resident->tokens;
+
+    const auto bound =
+        models::longest_context(model_, std::max(shortest, resident->tokens),
+                                [this](const Graph& graph) { return fits_bound(graph); });
+    if (!bound) return bound.error();
+    row_.bound_tokens = bound->tokens;
+    if (bound->graph_too_large) row_.ended_by = "graph size";
+    if (bound->tokens == 0) return std::move(row_);
+
+    const models::Fits fits = [this](const Graph& graph) { return fits_plan(graph); };
+    auto planned = models::longest_context_below(model_, std::max(shortest, resident->tokens),
+                                                 bound->tokens, fits);
+    if (planned && planned->tokens == 0 && resident->tokens > shortest) {
+      // Packing and inputs cost a little.
+      planned = models::longest_context_below(model_, shortest, resident->tokens - 1, fits);
+    }
+    if (!planned) return planned.error();
+    row_.planned_tokens = planned->tokens;
+    if (row_.ended_by == kLinks && !busiest_.empty()) row_.ended_by = busiest_;
+    if (model_.phase == models::Phase::kDecode) row_.wait_ns = wait_ns(model_, row_.step_ns);
+    if (auto compared = compare_peaks(); !compared) return compared.error();
+    return std::move(row_);
+  }
+
+ private:
+  static constexpr const char* kLinks = "links";
+
+  /// The longest step that is allowed.
+  [[nodiscard]] std::uint64_t enough_ns(std::uint64_t ops_ns) const {
+    return ops_ns + static_cast<std::uint64_t>(static_cast<double>(ops_ns) * overhead_max_);
+  }
+
+  Result<Fit> fits_device(const Graph& graph) {
+    const std::uint64_t peak = analyzer::peak_unmanaged_bytes(graph);
+    if (peak > hardware_.device_bytes) return Fit::kNoMore;
+    row_.resident_peak_bytes = peak;
+    return Fit::kYes;
+  }
+
+  /// Whether a plan is conceivable.
+  Result<Fit> fits_bound(const Graph& graph) {
+    if (analyzer::largest_op_bytes(graph) > hardware_.device_bytes) {
+      return bound_ends("device", Fit::kNoMore);
+    }
+    if (analyzer::peak_unmanaged_bytes(graph) > memory_bytes(hardware_)) {
+      return bound_ends("memory", Fit::kNoMore);
+    }
+    const std::uint64_t least_ns =
+        analyzer::lower_bound_ns(graph, hardware_, hardware_.device_bytes);
+    if (least_ns > enough_ns(compute_ns(graph))) return bound_ends(kLinks, Fit::kNo);
+    any_conceivable_ = true;
+    return Fit::kYes;
+  }
+
+  /// Where no context at all is conceivable, the shortest one says why.
+  Fit bound_ends(const char* by, Fit answer) {
+    if (any_conceivable_ || row_.ended_by.empty()) row_.ended_by = by;
+    return answer;
+  }
+
+  Result<Fit> fits_plan(const Graph& graph) {
+    progress_(hardware_.name + ": " + std::to_string(graph.ops.size()) + " ops, " +
+              format_bytes(analyzer::peak_unmanaged_bytes(graph)));
+    analyzer::Options options;
+    options.device_budget_bytes = hardware_.device_bytes;
+    options.align_bytes = kAlignBytes;
+    options.keep_order = true;
+    options.enough_step_ns = enough_ns(compute_ns(graph));
+    auto outcome = analyzer::analyze(graph, hardware_, options);
+    if (!outcome) return outcome.error();
+    if (const auto* const lacks = std::get_if<analyzer::Infeasible>(&*outcome)) {
+      row_.ended_by = lacks->tier;
+      return Fit::kNo;
+    }
+    const auto& plan = std::get<schedule::Schedule>(*outcome);
+    const schedule::Prediction& p = plan.prediction;
+    if (p.step_ns > options.enough_step_ns) {
+      row_.ended_by = busiest(p);
+      return Fit::kNo;
+    }
+    busiest_ = busiest(p);
+    row_.peak_unmanaged_bytes = p.peak_unmanaged_bytes;
+    row_.arena_bytes = plan.arena_bytes;
+    row_.step_ns = p.step_ns;
+    row_.compute_ns = p.compute_ns;
+    return Fit::kYes;
+  }
+
+  /// Finds the least device memory that the longest resident context needs by plan.
+  Result<void> compare_peaks() {
+    if (row_.resident_tokens == 0) return {};
+    model_.context = row_.resident_tokens;
+    const auto graph = models::llama_like(model_);
+    if (!graph) return graph.error();
+    analyzer::BudgetSearch search;
+    search.overhead_max = overhead_max_;
+    search.align_bytes = kAlignBytes;
+    search.keep_order = true;
+    search.any_short_enough = true;
+    search.progress = [this](int, std::uint64_t budget_bytes) {
+      progress_(hardware_.name + ": a plan within " + format_bytes(budget_bytes));
+    };
+    auto found = analyzer::smallest_budget(*graph, hardware_, search);
+    if (!found) return found.error();
+    if (found->short_enough) {
+      row_.planned_peak_bytes = std::get<schedule::Schedule>(found->outcome).arena_bytes;
+    }
+    return {};
+  }
+
+  models::LlamaLike model_;
+  const Hardware& hardware_;
+  const double overhead_max_;
+  const std::function<void(const std::string&)>& progress_;
+  analyzer::ContextRow row_;
+  bool any_conceivable_ = false;
+  std::string busiest_;  ///< channel of the longest plan
+};
+
+}  // namespace
+
+Result<analyzer::ContextRow> find_longest(const models::LlamaLike& model, const Hardware& hardware,
+                                          double overhead_max,
+                                          const std::function<void(const std::string&)>& progress) {
+  return ContextSearch(model, hardware, overhead_max, progress).run();
+}
+
+}  // namespace ho::cli
