@@ -255,12 +255,16 @@ def objects(pool_address, _, seed, end, __):
 
 
 def events(pool_address, transport, seed, end, _):
-    """Sessions one after the other, with a grant on every node: more than a daemon keeps events of."""
-    while counts.get("sessions", 0) < EVENTS_KEPT:
-        pool = Pool(pool_address, transport, 4 * KIB)
-        pool.lib.ho_free(pool.handle, pool.handle_of("ho_allocate", ctypes.c_uint64(8 * MIB)))
-        pool.call("ho_disconnect")
-        count("sessions")
+    """Sessions one after the other, of all kinds of jobs, with grants on every node: more than a daemon keeps events of."""
+    for _ in range(EVENTS_KEPT):
+        for driver in ("local", transport):
+            pool = Pool(pool_address, driver, 4 * KIB)
+            pool.lib.ho_free(pool.handle, pool.handle_of("ho_allocate", ctypes.c_uint64(8 * MIB)))
+            pool.call("ho_disconnect")
+        _blocks.Blocks(pool_address, tenant="soak", model="soak").close()
+        weight = memoryview(bytearray(64)).cast("Q")
+        with hyperoffload.Publisher(pool_address, f"soak {random.randrange(1 << 30)}", {"weight": weight}, versions=1):
+            pass
 
 
 def main():

@@ -1,4 +1,5 @@
 """Jobs of a soak: what they run, and what their ends must look like."""
+import itertools
 import json
 import os
 import pathlib
@@ -35,14 +36,16 @@ def environment(pool):
 
 
 def fill_events(pool):
-    """A daemon keeps its last events of each kind. Until it has so many its memory grows, as with a leak."""
+    """A daemon keeps its last events of each kind, with their texts. Its memory grows, as with a leak, until it has so
+    many, with texts as long as those that the soak makes: so these are made of the same acts."""
     last = pool.nodes[-1]  # the one that lives throughout
-    for _ in range(EVENTS_KEPT):
-        for words, status in ((("undrain", last.name), 0), (("evict", f"{last.number}:999999999"), 1)):
-            done = pool.run(*words)
-            if done.returncode != status:
-                raise Failure(f"`hyperoffload {' '.join(words)}` ended with {done.returncode}: {done.stderr[-1000:]}")
-    done = subprocess.run([sys.executable, str(HERE / "client.py"), "events", pool.nodes[0].address, "local", "0", "0", "-"],
+    acts = itertools.cycle((("undrain", last.name), ("undrain", last.name), ("drain", last.name), ("undrain", last.name),
+                            ("blocks", "clear", "--tenant", "soak")))
+    refusals = itertools.cycle((("flash", "ls"), ("evict", f"{last.number}:999999999")))
+    for words in itertools.chain.from_iterable(itertools.islice(zip(acts, refusals), EVENTS_KEPT * 5 // 4)):
+        pool.run(*words)
+    pool.run("undrain", last.name)
+    done = subprocess.run([sys.executable, str(HERE / "client.py"), "events", pool.nodes[0].address, "tcp", "0", "0", "-"],
                           env=environment(pool), capture_output=True, text=True, timeout=600, check=False,
                           start_new_session=True)
     if done.returncode != 0:
