@@ -23,7 +23,7 @@ std::size_t BlockIndex::KeyHash::operator()(const BlockKey& key) const {
 }
 
 BlockIndex::BlockIndex(std::uint64_t segment_bytes, std::uint64_t salt)
-    : segment_bytes_(segment_bytes), visible_(0, KeyHash{salt}) {
+    : segment_bytes_(segment_bytes), visible_(0, KeyHash{salt}), remembered_(0, KeyHash{salt}) {
   HO_CHECK(segment_bytes >= kBlockBytesMin && segment_bytes % kSlotAlign == 0);
 }
 
@@ -60,9 +60,34 @@ void BlockIndex::use(Block& block) {
   Size& size = sizes_.at(block.length_bytes);
   const bool ordered = block.pins == 0;
   if (ordered) HO_CHECK(size.order.erase(&block) == 1);
-  block.worth = size.clock + block.cost;
+  // Who pins a block and then gets it uses it once.
+  if (ordered) block.uses = std::min(block.uses + 1, kUsesMax);
+  block.worth = size.clock + std::uint64_t{block.cost} * block.uses;
   block.used = ++uses_;
   if (ordered) HO_CHECK(size.order.insert(&block).second);
+}
+
+/// Takes a stored block out, and remembers its uses.
+void BlockIndex::evict_block(Block& block) {
+  figures_of(block).evictions += 1;
+  remembered_[block.key] = {block.uses, ++evictions_};
+  evicted_.emplace_back(evictions_, block.key);
+  take_out(block);
+  while (evicted_.size() > kRememberedPerBlock * blocks_.size() + 1) {
+    const auto& [number, key] = evicted_.front();
+    const auto found = remembered_.find(key);
+    if (found != remembered_.end() && found->second.number == number) remembered_.erase(found);
+    evicted_.pop_front();
+  }
+}
+
+/// The uses of an evicted block, which are forgotten here: it comes back.
+std::uint32_t BlockIndex::recall(const BlockKey& key) {
+  const auto found = remembered_.find(key);
+  if (found == remembered_.end()) return 0;
+  const std::uint32_t uses = found->second.uses;
+  remembered_.erase(found);
+  return uses;
 }
 
 /// A stored block is not found any more. Its slot is free, unless a pin holds it.
@@ -123,8 +148,7 @@ BlockIndex::Reserved BlockIndex::reserve(const Want& want, Evict evict, TimePoin
     if (evict == Evict::kNo || size->second.order.empty()) return {};
     Block& victim = **size->second.order.begin();
     size->second.clock = victim.worth;
-    figures_of(victim).evictions += 1;
-    take_out(victim);
+    evict_block(victim);
   }
   const SegmentId id = *size->second.with_room.begin();
   Segment& segment = segments_.at(id);
@@ -162,7 +186,8 @@ bool BlockIndex::commit(BlockId id, SessionId session, const BlockChecksum& chec
   block.checksum = checksum;
   visible_.emplace(block.key, &block);
   Size& size = sizes_.at(block.length_bytes);
-  block.worth = size.clock + block.cost;
+  block.uses = std::min(recall(block.key) + 1, kUsesMax);
+  block.worth = size.clock + std::uint64_t{block.cost} * block.uses;
   block.used = ++uses_;
   segments_.at(block.segment).held -= 1;
   HO_CHECK(size.order.insert(&block).second);
@@ -224,6 +249,8 @@ void BlockIndex::clear() {
   sizes_.clear();
   segments_.clear();
   blocks_.clear();
+  remembered_.clear();
+  evicted_.clear();
   for (auto& [name, figures] : models_) figures.blocks = figures.bytes = 0;
 }
 
@@ -293,9 +320,7 @@ void BlockIndex::drop_segment(SegmentId id) {
   Segment& segment = segments_.at(id);
   HO_CHECK(segment.held == 0);
   for (Block* const block : segment.slots) {
-    if (block == nullptr) continue;
-    figures_of(*block).evictions += 1;
-    take_out(*block);
+    if (block != nullptr) evict_block(*block);
   }
   const auto size = sizes_.find(segment.length_bytes);
   size->second.with_room.erase(id);

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <set>
@@ -65,10 +66,12 @@ struct BlockFigures {
 ///   (none) --reserve--> reserved --commit--> stored --evict, remove, drop--> (none)
 ///                       reserved --drop, too old, its session ends--> (none)
 ///
-/// Eviction is LRU, weighted by cost (GreedyDual: Young, 1994): a block is worth the worth of the
-/// last one evicted plus its cost, counted anew at each use. With equal costs this is LRU. A pinned
-/// block is never evicted; one that is removed is not found any more, and its slot is free when its
-/// pins end.
+/// Eviction is LRU, weighted by cost and uses (GreedyDual-Frequency: Cherkasova, 1998): a block is
+/// worth the worth of the last one evicted plus its cost times its uses, counted anew at each use.
+/// The uses of evicted blocks are remembered for a while: one that comes back is worth more.
+///
+/// A pinned block is never evicted; one that is removed is not found any more, and its slot is free
+/// when its pins end.
 class BlockIndex {
  public:
   static constexpr std::uint64_t kBlockBytesMin = 4 * kKiB;
@@ -77,6 +80,8 @@ class BlockIndex {
   static constexpr std::size_t kSizesMax = 16;   ///< sizes of blocks in one tenant
   static constexpr std::size_t kModelsMax = 64;  ///< further ones are counted as the last
   static constexpr std::size_t kPinsPerSessionMax = 256;
+  static constexpr std::size_t kRememberedPerBlock = 2;  ///< uses of evicted blocks
+  static constexpr std::uint32_t kUsesMax = 3;  ///< that count
   static constexpr Duration kReservationMax = std::chrono::seconds(10);
 
   /// @param salt  a secret: nobody can choose keys that fall into one bucket.
@@ -148,6 +153,7 @@ class BlockIndex {
       SegmentId segment;
       std::uint32_t slot = 0;
       std::uint32_t cost = 1;
+      std::uint32_t uses = 1;
       ModelIndex model;
       std::uint64_t worth = 0;  ///< above the one evicted last
     };
@@ -181,6 +187,7 @@ class BlockIndex {
     std::uint32_t slot = 0;
     std::uint32_t pins = 0;
     std::uint32_t cost = 1;
+    std::uint32_t uses = 1;
     ModelIndex model;
     SessionId writer;  ///< while kReserved
     TimePoint since;   ///< while kReserved
@@ -214,6 +221,10 @@ class BlockIndex {
     std::uint64_t salt = 0;
     std::size_t operator()(const BlockKey& key) const;
   };
+  struct Remembered {
+    std::uint32_t uses = 0;
+    std::uint64_t number = 0;  ///< of the eviction
+  };
 
   [[nodiscard]] BlockFigures& figures_of(const Block& block) {
     return models_[block.model.value()].second;
@@ -222,6 +233,8 @@ class BlockIndex {
   void hold(Block& block);
   void let_go(Block& block);
   void use(Block& block);
+  void evict_block(Block& block);
+  [[nodiscard]] std::uint32_t recall(const BlockKey& key);
   void take_out(Block& block);
   void forget(Block& block);
   void end_pin(const Pin& pin);
@@ -229,7 +242,9 @@ class BlockIndex {
   const std::uint64_t segment_bytes_;
   std::unordered_map<BlockId, Block> blocks_;  ///< one whose elements do not move
   std::unordered_map<BlockKey, Block*, KeyHash> visible_;
-  std::set<BlockId> reserved_;  ///< by age
+  std::unordered_map<BlockKey, Remembered, KeyHash> remembered_;
+  std::deque<std::pair<std::uint64_t, BlockKey>> evicted_;  ///< the earliest first
+  std::set<BlockId> reserved_;                              ///< by age
   std::map<PinId, Pin> pins_;
   std::map<SessionId, std::size_t> pins_of_;
   std::map<std::uint64_t, Size> sizes_;  ///< by the blocks' bytes
@@ -238,6 +253,7 @@ class BlockIndex {
   std::uint64_t next_block_ = 1;
   std::uint64_t next_pin_ = 1;
   std::uint64_t uses_ = 0;
+  std::uint64_t evictions_ = 0;
 };
 
 }  // namespace ho::daemon

@@ -21,6 +21,7 @@ BlockIndex::Left BlockIndex::leave() const {
     to.segment = block->segment;
     to.slot = block->slot;
     to.cost = block->cost;
+    to.uses = block->uses;
     to.model = block->model;
     to.worth = block->worth - std::min(sizes_.at(block->length_bytes).clock, block->worth);
     out.blocks.push_back(to);
@@ -41,8 +42,9 @@ Result<void> BlockIndex::adopt(const Left& left) {
   for (const Left::Block& from : left.blocks) {
     const auto found = segments_.find(from.segment);
     const bool fits = found != segments_.end() && from.slot < found->second.slots.size() &&
-                      found->second.slots[from.slot] == nullptr && from.cost > 0 &&
-                      from.model.value() < models_.size() && !has(from.key);
+                      found->second.slots[from.slot] == nullptr && from.cost > 0 && from.uses > 0 &&
+                      from.uses <= kUsesMax && from.model.value() < models_.size() &&
+                      !has(from.key);
     if (!fits) return corrupt;
     Block block;
     block.id = BlockId(next_block_++);
@@ -51,6 +53,7 @@ Result<void> BlockIndex::adopt(const Left& left) {
     block.segment = from.segment;
     block.slot = from.slot;
     block.cost = from.cost;
+    block.uses = from.uses;
     block.model = from.model;
     block.length_bytes = found->second.length_bytes;
     block.checksum = from.checksum;

@@ -2,6 +2,7 @@
 
 #include <manifest.pb.h>
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <utility>
@@ -39,6 +40,7 @@ void put(const BlockIndex::Left& index, pb::LeftTenant* to) {
     block->set_cost(one.cost);
     block->set_model(one.model.value());
     block->set_worth(one.worth);
+    block->set_uses(one.uses);
   }
 }
 
@@ -64,6 +66,7 @@ BlockIndex::Left index_of(const pb::LeftTenant& from) {
     to.cost = block.cost();
     to.model = ModelIndex(block.model());
     to.worth = block.worth();
+    to.uses = std::max(block.uses(), 1U);
   }
   return out;
 }

@@ -81,6 +81,24 @@ TEST_CASE("block index: a block that is dear stays longer, but not forever") {
   CHECK_FALSE(store.index.has(key(0)));
 }
 
+TEST_CASE("block index: what is used again and again outlives what is used once") {
+  Store store;
+  for (std::uint64_t i = 0; i < 8; ++i) REQUIRE(store.put(i));
+  for (int i = 0; i < 3; ++i) REQUIRE(store.index.get(key(0), store.model));
+  for (std::uint64_t i = 10; i < 10 + 14; ++i) REQUIRE(store.put(i));
+  CHECK(store.index.has(key(0)));
+  // 1 was evicted, and is remembered: it stays longer than what comes for the first time.
+  REQUIRE_FALSE(store.index.has(key(1)));
+  REQUIRE(store.put(1));
+  for (std::uint64_t i = 30; i < 30 + 8; ++i) REQUIRE(store.put(i));
+  CHECK(store.index.has(key(1)));
+  for (std::uint64_t i = 40; i < 40 + 60; ++i) REQUIRE(store.put(i));
+  CHECK_FALSE(store.index.has(key(0)));
+  REQUIRE(store.put(0));
+  for (std::uint64_t i = 100; i < 100 + 24; ++i) REQUIRE(store.put(i));  // forgotten by now
+  CHECK_FALSE(store.index.has(key(0)));
+}
+
 TEST_CASE("block index: a pinned block is not evicted until its pin ends") {
   Store store;
   for (std::uint64_t i = 0; i < 8; ++i) REQUIRE(store.put(i));
@@ -247,27 +265,63 @@ TEST_CASE("block index: what was left is refused where it is damaged or contradi
   }
 }
 
-TEST_CASE("block index: random requests agree with a plain model of LRU") {
+TEST_CASE("block index: random requests agree with a plain model of its policy") {
   test::for_each_seed(20, [](std::uint64_t seed) {
+    struct Kept {
+      std::uint64_t uses = 1;
+      std::uint64_t worth = 0;
+      int used = 0;  // the step
+      BlockChecksum checksum{};
+    };
     Prng random(seed);
-    Store store(3);                   // 24 slots
-    std::list<std::uint64_t> recent;  // the model: keys, the last used at the end
-    std::map<std::uint64_t, BlockChecksum> stored;
+    Store store(3);  // 24 slots
+    std::map<std::uint64_t, Kept> stored;
+    std::uint64_t clock = 0;
+    std::list<std::pair<std::uint64_t, std::uint64_t>> evicted;  // keys with uses, 0: it came back
     std::uint64_t pinned_key = 0;
     std::optional<PinId> pin;
     std::uint64_t version = 0;
+    int step = 0;
     const auto touch = [&](std::uint64_t number) {
-      recent.remove(number);
-      recent.push_back(number);
+      Kept& kept = stored.at(number);
+      if (!pin || pinned_key != number) kept.uses = std::min<std::uint64_t>(kept.uses + 1, 3);
+      kept.worth = clock + kept.uses;
+      kept.used = step;
     };
-    for (int step = 0; step < 3000; ++step) {
+    const auto evict = [&] {
+      std::optional<std::uint64_t> victim;
+      for (const auto& [number, kept] : stored) {
+        if (pin && number == pinned_key) continue;
+        if (victim && std::pair(kept.worth, kept.used) >=
+                          std::pair(stored.at(*victim).worth, stored.at(*victim).used)) {
+          continue;
+        }
+        victim = number;
+      }
+      clock = stored.at(*victim).worth;
+      evicted.emplace_back(*victim, stored.at(*victim).uses);
+      stored.erase(*victim);
+      while (evicted.size() > 2 * stored.size() + 1) evicted.pop_front();
+    };
+    const auto come = [&](std::uint64_t number) {
+      Kept kept;
+      for (auto& [one, uses] : evicted) {
+        if (one != number) continue;
+        kept.uses = std::min<std::uint64_t>(kept.uses + uses, 3);
+        uses = 0;
+      }
+      kept.worth = clock + kept.uses;
+      kept.used = step;
+      kept.checksum = {++version, number};
+      stored[number] = kept;
+    };
+    for (; step < 3000; ++step) {
       const std::uint64_t number = random.below(40);
       switch (random.below(6)) {
         case 0: {
           const bool there = stored.count(number) > 0;
           CHECK(store.index.remove(key(number)) == there);
           stored.erase(number);
-          recent.remove(number);
           if (pin && pinned_key == number) {
             store.index.unpin(*pin, kMine);
             pin.reset();
@@ -281,9 +335,9 @@ TEST_CASE("block index: random requests agree with a plain model of LRU") {
           const auto made = store.index.pin(chain, store.model, kMine, kStart + 1s);
           REQUIRE(made.count == stored.count(number));
           if (made.count == 0) break;
+          touch(number);
           pin = made.pin;
           pinned_key = number;
-          touch(number);
           break;
         }
         case 2:
@@ -291,7 +345,7 @@ TEST_CASE("block index: random requests agree with a plain model of LRU") {
           const auto found = store.index.get(key(number), store.model);
           REQUIRE(found.has_value() == (stored.count(number) > 0));
           if (!found) break;
-          REQUIRE(found->checksum == stored.at(number));
+          REQUIRE(found->checksum == stored.at(number).checksum);
           touch(number);
           break;
         }
@@ -303,23 +357,16 @@ TEST_CASE("block index: random requests agree with a plain model of LRU") {
             break;
           }
           REQUIRE(made.answer == BlockIndex::Answer::kReserved);
-          if (stored.size() == 24) {
-            const auto victim = std::find_if(recent.begin(), recent.end(), [&](std::uint64_t one) {
-              return !pin || one != pinned_key;
-            });
-            stored.erase(*victim);
-            recent.erase(victim);
-          }
-          stored[number] = {++version, number};
-          REQUIRE(store.index.commit(made.place.id, kMine, stored[number]));
-          touch(number);
+          if (stored.size() == 24) evict();
+          come(number);
+          REQUIRE(store.index.commit(made.place.id, kMine, stored.at(number).checksum));
           break;
         }
       }
       REQUIRE(store.index.blocks() == stored.size());
     }
     std::set<std::pair<std::uint64_t, std::uint64_t>> places;
-    for (const auto& [number, checksum] : stored) {
+    for (const auto& [number, kept] : stored) {
       const auto found = store.index.get(key(number), store.model);
       REQUIRE(found);
       CHECK(places.insert({found->segment.value(), found->offset_bytes}).second);
