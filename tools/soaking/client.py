@@ -14,7 +14,7 @@ import time
 
 import hyperoffload
 from hyperoffload import _blocks, _library
-from nodes import EVENTS_KEPT
+from nodes import EVENTS_KEPT, LAPSES
 
 KIB, MIB = 1 << 10, 1 << 20
 FLASH_SCRATCH, FLASH_DURABLE = 0, 1
@@ -46,10 +46,10 @@ def compare(got, wanted, what):
 class Pool:
     """The C API's plain calls, with transfers of one registered buffer."""
 
-    def __init__(self, address, transport, buffer_bytes):
+    def __init__(self, address, transport, buffer_bytes, name=b"soak"):
         self.lib, check = _library.library(), _library._check
         options = _library._ConnectOptions(struct_bytes=ctypes.sizeof(_library._ConnectOptions), pool=address.encode(),
-                                           name=b"soak", transport=transport.encode())
+                                           name=name, transport=transport.encode())
         self.handle = ctypes.c_void_p()
         check(self.lib.ho_connect(ctypes.byref(options), ctypes.byref(self.handle)))
         self.buffer = ctypes.create_string_buffer(buffer_bytes)
@@ -257,8 +257,8 @@ def objects(pool_address, _, seed, end, __):
 def events(pool_address, transport, seed, end, _):
     """Sessions one after the other, of all kinds of jobs, with grants on every node: more than a daemon keeps events of."""
     for _ in range(EVENTS_KEPT):
-        for driver in ("local", transport):
-            pool = Pool(pool_address, driver, 4 * KIB)
+        for driver, name in (("local", b"soak"), (transport, b"gpt")):
+            pool = Pool(pool_address, driver, 4 * KIB, name)
             pool.lib.ho_free(pool.handle, pool.handle_of("ho_allocate", ctypes.c_uint64(8 * MIB)))
             pool.call("ho_disconnect")
         _blocks.Blocks(pool_address, tenant="soak", model="soak").close()
@@ -267,10 +267,19 @@ def events(pool_address, transport, seed, end, _):
             pass
 
 
+def lapse(pool_address, transport, seed, end, _):
+    """Many sessions at once, until it is killed: a daemon keeps how the last ones ended."""
+    held = [Pool(pool_address, transport, 4 * KIB) for _ in range(LAPSES)]
+    print("working", flush=True)
+    time.sleep(600)
+    del held
+
+
 def main():
     kind, pool, transport, seed, seconds, folder = sys.argv[1:7]
     try:
-        {"memory": memory, "flash": flash, "blocks": blocks, "objects": objects, "events": events}[kind](
+        {"memory": memory, "flash": flash, "blocks": blocks, "objects": objects, "events": events,
+         "lapse": lapse}[kind](
             pool, transport, seed, time.monotonic() + float(seconds), folder)
     except Wrong as error:
         print(f"WRONG BYTES: {error}", file=sys.stderr)

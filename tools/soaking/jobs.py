@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 
-from nodes import EVENTS_KEPT, Failure
+from nodes import ENDS_KEPT, EVENTS_KEPT, LAPSES, Failure
 
 MODEL = ["--layers", "2", "--dim", "64", "--heads", "2", "--seq", "32", "--batch", "2"]
 STEPS_MAX = 400
@@ -45,11 +45,21 @@ def fill_events(pool):
     for words in itertools.chain.from_iterable(itertools.islice(zip(acts, refusals), EVENTS_KEPT * 5 // 4)):
         pool.run(*words)
     pool.run("undrain", last.name)
-    done = subprocess.run([sys.executable, str(HERE / "client.py"), "events", pool.nodes[0].address, "tcp", "0", "0", "-"],
-                          env=environment(pool), capture_output=True, text=True, timeout=600, check=False,
-                          start_new_session=True)
+    done = subprocess.run(_client(pool, "events"), env=environment(pool), capture_output=True, text=True, timeout=600,
+                          check=False, start_new_session=True)
     if done.returncode != 0:
         raise Failure(f"sessions one after the other: {done.stderr[-1000:]}")
+    for _ in range(0, ENDS_KEPT, LAPSES):
+        with subprocess.Popen(_client(pool, "lapse"), env=environment(pool), stdout=subprocess.PIPE, text=True,
+                              start_new_session=True) as process:
+            said = process.stdout.readline()
+            process.kill()
+        if said != "working\n":
+            raise Failure("many sessions at once cannot be opened")
+
+
+def _client(pool, kind):
+    return [sys.executable, str(HERE / "client.py"), kind, pool.nodes[-1].address, "tcp", "0", "0", "-"]
 
 
 class Job:
