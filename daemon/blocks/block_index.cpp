@@ -60,7 +60,7 @@ void BlockIndex::use(Block& block) {
   Size& size = sizes_.at(block.length_bytes);
   const bool ordered = block.pins == 0;
   if (ordered) HO_CHECK(size.order.erase(&block) == 1);
-  // Who pins a block and then gets it uses it once.
+  // A session that pins a block and then gets it uses it once.
   if (ordered) block.uses = std::min(block.uses + 1, kUsesMax);
   block.worth = size.clock + std::uint64_t{block.cost} * block.uses;
   block.used = ++uses_;

@@ -223,7 +223,7 @@ class BlockIndex {
   };
   struct Remembered {
     std::uint32_t uses = 0;
-    std::uint64_t number = 0;  ///< of the eviction
+    std::uint64_t number = 0;  ///< counts evictions
   };
 
   [[nodiscard]] BlockFigures& figures_of(const Block& block) {

@@ -165,7 +165,7 @@ int main(int argc, char** argv) {
   const bool made_up = argc < 2;
   const auto trace = made_up ? make_up_trace() : read_trace(argv[1]);
   if (trace.empty()) {
-    std::fprintf(stderr, "eviction_perf: %s is no trace\n", argv[1]);
+    std::fprintf(stderr, "eviction_perf: %s cannot be read as a trace\n", argv[1]);
     return 2;
   }
   std::set<std::uint64_t> distinct;
@@ -178,7 +178,7 @@ int main(int argc, char** argv) {
   }
   std::printf("%zu requests, %zu blocks, %zu of them distinct\n\n", trace.size(), asked,
               distinct.size());
-  std::printf("| blocks stored | of all distinct | LRU | ours | best | ours of best |\n");
+  std::printf("| blocks stored | share of the distinct ones | LRU | ours | best | ours / best |\n");
   std::printf("| --- | --- | --- | --- | --- | --- |\n");
   const auto rate = [&](std::size_t hits) {
     return static_cast<double>(hits) / static_cast<double>(asked);
