@@ -56,12 +56,13 @@ void BlockIndex::let_go(Block& block) {
   HO_CHECK(sizes_.at(block.length_bytes).order.insert(&block).second);
 }
 
-void BlockIndex::use(Block& block) {
+/// Makes a block one of the last to be evicted. A request that pins blocks and then gets them uses
+/// them once: while a block is pinned only further pins count.
+void BlockIndex::use(Block& block, bool pins) {
   Size& size = sizes_.at(block.length_bytes);
   const bool ordered = block.pins == 0;
   if (ordered) HO_CHECK(size.order.erase(&block) == 1);
-  // A session that pins a block and then gets it uses it once.
-  if (ordered) block.uses = std::min(block.uses + 1, kUsesMax);
+  if (ordered || pins) block.uses = std::min(block.uses + 1, kUsesMax);
   block.worth = size.clock + std::uint64_t{block.cost} * block.uses;
   block.used = ++uses_;
   if (ordered) HO_CHECK(size.order.insert(&block).second);
@@ -81,7 +82,7 @@ void BlockIndex::evict_block(Block& block) {
   }
 }
 
-/// The uses of an evicted block, which are forgotten here: it comes back.
+/// Returns the uses that an evicted block had, and forgets them.
 std::uint32_t BlockIndex::recall(const BlockKey& key) {
   const auto found = remembered_.find(key);
   if (found == remembered_.end()) return 0;
@@ -124,7 +125,7 @@ std::optional<BlockPlace> BlockIndex::get(const BlockKey& key, ModelIndex model)
     return std::nullopt;
   }
   models_[model.value()].second.hits += 1;
-  use(*found->second);
+  use(*found->second, false);
   return place_of(*found->second);
 }
 
@@ -139,7 +140,7 @@ BlockIndex::Reserved BlockIndex::reserve(const Want& want, Evict evict, TimePoin
   HO_CHECK(want.length_bytes >= kBlockBytesMin && want.length_bytes <= segment_bytes_);
   HO_CHECK(want.cost > 0 && want.model.value() < models_.size());
   if (const auto found = visible_.find(want.key); found != visible_.end()) {
-    use(*found->second);
+    use(*found->second, false);
     return {Answer::kExists, {}};
   }
   const auto size = sizes_.find(want.length_bytes);
@@ -177,7 +178,7 @@ bool BlockIndex::commit(BlockId id, SessionId session, const BlockChecksum& chec
   Block& block = found->second;
   if (block.state != State::kReserved || block.writer != session) return false;
   if (const auto other = visible_.find(block.key); other != visible_.end()) {
-    use(*other->second);
+    use(*other->second, false);
     forget(block);
     return true;
   }
@@ -219,7 +220,7 @@ BlockIndex::Pinned BlockIndex::pin(std::span<const BlockKey> keys, ModelIndex mo
   BlockFigures& figures = models_[model.value()].second;
   figures.hits += out.count;
   figures.misses += keys.size() - out.count;
-  for (const BlockId id : pin.blocks) use(blocks_.at(id));
+  for (const BlockId id : pin.blocks) use(blocks_.at(id), true);
   if (pin.blocks.empty() || pins_of_[session] >= kPinsPerSessionMax) return out;
   for (const BlockId id : pin.blocks) hold(blocks_.at(id));
   out.pin = PinId(next_pin_++);

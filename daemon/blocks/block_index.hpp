@@ -80,8 +80,8 @@ class BlockIndex {
   static constexpr std::size_t kSizesMax = 16;   ///< sizes of blocks in one tenant
   static constexpr std::size_t kModelsMax = 64;  ///< further ones are counted as the last
   static constexpr std::size_t kPinsPerSessionMax = 256;
-  static constexpr std::size_t kRememberedPerBlock = 2;  ///< uses of evicted blocks
-  static constexpr std::uint32_t kUsesMax = 3;  ///< that count
+  static constexpr std::size_t kRememberedPerBlock = 2;  ///< evicted keys in the index
+  static constexpr std::uint32_t kUsesMax = 3;           ///< further ones do not count
   static constexpr Duration kReservationMax = std::chrono::seconds(10);
 
   /// @param salt  a secret: nobody can choose keys that fall into one bucket.
@@ -232,7 +232,7 @@ class BlockIndex {
   [[nodiscard]] BlockPlace place_of(const Block& block) const;
   void hold(Block& block);
   void let_go(Block& block);
-  void use(Block& block);
+  void use(Block& block, bool pins);
   void evict_block(Block& block);
   [[nodiscard]] std::uint32_t recall(const BlockKey& key);
   void take_out(Block& block);

@@ -43,8 +43,7 @@ Result<void> BlockIndex::adopt(const Left& left) {
     const auto found = segments_.find(from.segment);
     const bool fits = found != segments_.end() && from.slot < found->second.slots.size() &&
                       found->second.slots[from.slot] == nullptr && from.cost > 0 && from.uses > 0 &&
-                      from.uses <= kUsesMax && from.model.value() < models_.size() &&
-                      !has(from.key);
+                      from.model.value() < models_.size() && !has(from.key);
     if (!fits) return corrupt;
     Block block;
     block.id = BlockId(next_block_++);

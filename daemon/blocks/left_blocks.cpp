@@ -66,7 +66,7 @@ BlockIndex::Left index_of(const pb::LeftTenant& from) {
     to.cost = block.cost();
     to.model = ModelIndex(block.model());
     to.worth = block.worth();
-    to.uses = std::max(block.uses(), 1U);
+    to.uses = std::clamp(block.uses(), 1U, BlockIndex::kUsesMax);
   }
   return out;
 }

@@ -10,9 +10,9 @@ namespace ho::analyzer {
 struct ContextRow {
   std::string hardware;
   std::uint64_t device_bytes = 0;
-  std::uint64_t resident_tokens = 0;  ///< with everything on the device; 0: not even weights fit
+  std::uint64_t resident_tokens = 0;  ///< with everything on the device; 0: nor does the shortest tried
   std::uint64_t planned_tokens = 0;
-  std::uint64_t bound_tokens = 0;          ///< no plan in program order reaches a longer one
+  std::uint64_t bound_tokens = 0;          ///< allowed by the lower bound in program order, to one in 64
   std::uint64_t peak_unmanaged_bytes = 0;  ///< what that step needs without a plan
   std::uint64_t arena_bytes = 0;
   std::uint64_t step_ns = 0;
@@ -38,7 +38,7 @@ struct LongestContexts {
 /// machine, and all figures as a table. Names are escaped.
 [[nodiscard]] std::string render_contexts(const LongestContexts& contexts);
 
-/// "2.5" times, or "-" for what is none.
+/// a / b with two digits, "-" where b is 0.
 [[nodiscard]] std::string times_text(std::uint64_t a, std::uint64_t b);
 
 }  // namespace ho::analyzer

@@ -14,7 +14,7 @@ FLASH_BYTES = 96 * MIB
 LEASE_MS = 5000
 EVENTS_KEPT = 1100  # a little more than daemon/control/events.hpp keeps of each kind
 ENDS_KEPT = 4200  # a little more sessions than daemon/pool/pool.cpp keeps the ends of
-LAPSES = 140  # so many of these in one process
+LAPSES = 140  # sessions that one process opens
 
 
 class Failure(Exception):

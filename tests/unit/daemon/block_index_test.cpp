@@ -95,8 +95,20 @@ TEST_CASE("block index: what is used again and again outlives what is used once"
   for (std::uint64_t i = 40; i < 40 + 60; ++i) REQUIRE(store.put(i));
   CHECK_FALSE(store.index.has(key(0)));
   REQUIRE(store.put(0));
-  for (std::uint64_t i = 100; i < 100 + 24; ++i) REQUIRE(store.put(i));  // forgotten by now
+  for (std::uint64_t i = 100; i < 100 + 8; ++i) REQUIRE(store.put(i));  // forgotten by now
   CHECK_FALSE(store.index.has(key(0)));
+}
+
+TEST_CASE("block index: a block that is always pinned counts a use for each further pin") {
+  Store store;
+  for (std::uint64_t i = 0; i < 8; ++i) REQUIRE(store.put(i));
+  const std::vector<BlockKey> chain{key(0)};
+  const auto first = store.index.pin(chain, store.model, kMine, kStart + 10s);
+  const auto second = store.index.pin(chain, store.model, kOther, kStart + 10s);
+  store.index.unpin(first.pin, kMine);
+  store.index.unpin(second.pin, kOther);
+  for (std::uint64_t i = 10; i < 10 + 14; ++i) REQUIRE(store.put(i));
+  CHECK(store.index.has(key(0)));  // 3 uses: two pins, and its put
 }
 
 TEST_CASE("block index: a pinned block is not evicted until its pin ends") {

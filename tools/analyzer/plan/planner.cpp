@@ -76,6 +76,7 @@ class Planner {
   bool keep(Plan plan);
   void record_homes(Plan& plan) const;
   void hold_back_slots(const std::vector<std::int64_t>& over_bytes);
+  [[nodiscard]] bool only_too_long() const { return too_long_played_ && !short_played_; }
   [[nodiscard]] bool too_long(std::int64_t step_ns) const {
     return in_.enough_ns > 0 && step_ns > in_.enough_ns + in_.enough_ns / kPlayedLonger;
   }
@@ -90,8 +91,9 @@ class Planner {
   std::int64_t near_first_ns_ = INT64_MAX;     ///< the shortest step with those
   std::vector<std::int64_t> held_slot_bytes_;  ///< of local DDR, for what packing wastes there
   std::uint64_t patience_left_ = maker_.effort().more_patience;
-  Decisions last_;              ///< packed or refused last; kept for homes that may be spread
-  bool only_too_long_ = false;  ///< a step was played, but not packed for its length
+  Decisions last_;                ///< packed or refused last; kept for homes that may be spread
+  bool too_long_played_ = false;  ///< a step that was not packed for its length
+  bool short_played_ = false;
   Plan best_;
 };
 
@@ -157,10 +159,11 @@ void Planner::play_series(std::size_t count) {
       if (!played || played->step_ns >= best_.step_ns) break;
       if (too_long(played->step_ns)) {
         // Packing would not shorten it; other homes may.
-        only_too_long_ = true;
+        too_long_played_ = true;
         last_ = std::move(played->decisions);
         break;
       }
+      short_played_ = true;
       played->decisions.decided_by.series = static_cast<int>(s) + 1;
       Plan next = pack(std::move(played->decisions));
       on = search.next(next.draft.over_bytes);
@@ -252,7 +255,7 @@ std::optional<Plan> Planner::search(std::vector<std::uint64_t>& home_bytes, Sear
     }
     play_series(all);
     if (varies) vary(Homes::kFixed);
-    if (spreads && (best_.step_ns != INT64_MAX || only_too_long_)) {
+    if (spreads && (best_.step_ns != INT64_MAX || too_long_played_)) {
       near_first_ns_ = best_.step_ns;
       patience_left_ = maker_.effort().more_patience;
       for (int i = 0; i < kSpreads && !close() && spread_homes(); ++i) play_series(1);
@@ -267,7 +270,7 @@ std::optional<Plan> Planner::search(std::vector<std::uint64_t>& home_bytes, Sear
       record_homes(best_);
       return std::move(best_);
     }
-    if (only_too_long_) return std::nullopt;
+    if (only_too_long()) return std::nullopt;
     maker_.use_homes(near_first_, Links::kAlone);
   }
   auto simple = simple_plan(maker_, &home_bytes);
@@ -282,7 +285,7 @@ Plan Planner::run() {
   }
   std::vector<std::uint64_t> home_bytes;
   if (auto found = search(home_bytes)) return *std::move(found);
-  if (only_too_long_) {
+  if (only_too_long()) {
     best_.infeasible = Infeasible{0, "", "links", 0};
     return std::move(best_);
   }

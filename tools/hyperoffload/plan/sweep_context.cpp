@@ -115,12 +115,12 @@ int sweep_context(Console& console, const ContextArguments& args) {
     if (!row) return console.refuse(row.error());
     contexts.rows.push_back(*std::move(row));
   }
+  console.print(console.json() ? to_json(contexts, args.words.phase)
+                               : to_table(contexts.rows, console.format()));
   if (!args.report.empty()) {
     auto written = write_whole_file(args.report, analyzer::render_contexts(contexts));
     if (!written) return console.refuse(written.error());
   }
-  console.print(console.json() ? to_json(contexts, args.words.phase)
-                               : to_table(contexts.rows, console.format()));
   return kExitDone;
 }
 
