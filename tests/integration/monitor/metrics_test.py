@@ -5,14 +5,13 @@ Usage: metrics_test.py CLI DAEMON LIBRARY METRICS_MD [unittest arguments]
 import ctypes
 import pathlib
 import re
-import shutil
 import statistics
 import subprocess
 import sys
 import time
 import unittest
 
-from support import FLASH_DURABLE, Daemon, Job
+from support import FLASH_DURABLE, Daemon, Job, needs
 
 PROGRAMS, LIBRARY, TABLE = sys.argv[1:3], sys.argv[3], pathlib.Path(sys.argv[4])
 del sys.argv[1:5]
@@ -23,7 +22,7 @@ class Metrics(unittest.TestCase):
     def test_figures_agree_with_what_a_job_did_and_with_status(self):
         with Daemon(PROGRAMS, "tcp {}\n", flash_bytes=64 * MIB) as daemon:
             if daemon.json("status")["nodes"][0]["flash_off"]:
-                self.skipTest("no io_uring")
+                needs.skip_case("no io_uring")
             before = daemon.metrics()
             buffer = ctypes.create_string_buffer(b"x" * (3 * MIB), 3 * MIB)
             with Job(LIBRARY, daemon.pool, b"worker \"one\"", b"tcp") as job:
@@ -99,8 +98,7 @@ class Metrics(unittest.TestCase):
             self.assertLessEqual(labels[name], set(re.findall(r"`(\w+)`", documented[name][3])), name)
         for name, cells in documented.items():
             self.assertTrue(name in shown or "absent" in cells[4], name)
-        if shutil.which("promtool") is None:
-            self.skipTest("no promtool")
+        needs.program("promtool", "prometheus", needs.skip_case)
         checked = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True,
                                  timeout=60, check=False)
         self.assertEqual((checked.returncode, checked.stdout, checked.stderr), (0, "", ""))
@@ -109,7 +107,7 @@ class Metrics(unittest.TestCase):
         extents = 10_000
         with Daemon(PROGRAMS, flash_bytes=2 << 30) as daemon:
             if daemon.json("status")["nodes"][0]["flash_off"]:
-                self.skipTest("no io_uring")
+                needs.skip_case("no io_uring")
             with Job(LIBRARY, daemon.pool) as job:
                 for _ in range(extents):
                     job.flash(4096)
