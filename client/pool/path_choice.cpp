@@ -1,18 +1,12 @@
 #include "client/pool/path_choice.hpp"
 
 #include <algorithm>
-#include <fstream>
 #include <optional>
 
 #include "common/transport/driver_names.hpp"
 
 namespace ho::client {
 namespace {
-
-std::string trimmed(std::string text) {
-  while (!text.empty() && (text.back() == '\n' || text.back() == '\0')) text.pop_back();
-  return text;
-}
 
 bool is_offered(std::span<const DriverOffer> offered, std::string_view driver) {
   return std::any_of(offered.begin(), offered.end(),
@@ -57,13 +51,6 @@ Result<PathChoice> choose_path(const AllowedDrivers& allowed, const PathFacts& f
                       passed_over.empty() ? reason : reason + " (" + passed_over + ")"};
   }
   return Error(Errc::kUnsupported, "no driver can reach it: " + passed_over);
-}
-
-bool runs_here(const HelloReply& hello) {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string text;
-  std::getline(file, text);
-  return trimmed(hello.boot_id) == trimmed(text);
 }
 
 }  // namespace ho::client

@@ -37,7 +37,4 @@ struct PathChoice {
 /// wrong with each that is allowed.
 [[nodiscard]] Result<PathChoice> choose_path(const AllowedDrivers& allowed, const PathFacts& facts);
 
-/// This kernel's boot id, as HelloReply::boot_id has the daemon's; for PathFacts::same_machine.
-[[nodiscard]] bool runs_here(const HelloReply& hello);
-
 }  // namespace ho::client

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <fstream>
 #include <utility>
 
 #include "common/base/check.hpp"
@@ -13,12 +14,24 @@ namespace {
 /// Start-up only. A stopped daemon costs this much; an endpoint comes up in milliseconds.
 constexpr Duration kPeerTimeout = std::chrono::seconds(2);
 
+std::string trimmed(std::string text) {
+  while (!text.empty() && (text.back() == '\n' || text.back() == '\0')) text.pop_back();
+  return text;
+}
+
 PathFacts facts_of(const HelloReply& hello) {
   return PathFacts{
       .offered = hello.drivers, .same_machine = runs_here(hello), .off = hello.drivers_off};
 }
 
 }  // namespace
+
+bool runs_here(const HelloReply& hello) {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string text;
+  std::getline(file, text);
+  return trimmed(hello.boot_id) == trimmed(text);
+}
 
 PathFinder::Made& PathFinder::made(const std::string& name) {
   const auto [found, first] = made_.try_emplace(name);

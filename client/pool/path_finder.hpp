@@ -16,6 +16,9 @@
 
 namespace ho::client {
 
+/// Whether the daemon runs on this kernel, by its boot id; for PathFacts::same_machine.
+[[nodiscard]] bool runs_here(const HelloReply& hello);
+
 /// How a node was reached.
 struct Path {
   PathChoice choice;

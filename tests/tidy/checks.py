@@ -7,6 +7,7 @@ from pathlib import Path
 
 from paths import check_paths
 from prose import check_prose
+from pure import check_pure
 
 SOURCE_SUFFIXES = (".cpp", ".hpp", ".h", ".c")
 HEADER_SUFFIXES = (".hpp", ".h")
@@ -89,8 +90,8 @@ def read_layers(text):
 
 
 def layer_of(path, layers):
-    fitting = [folder for folder in layers if path.startswith(folder + "/")]
-    return max(fitting, key=len) if fitting else None
+    folder = str(Path(path).parent)
+    return folder if folder in layers else None
 
 
 def target_of(path, included, tree):
@@ -123,13 +124,15 @@ def check_layers(tree):
         found = cycle(folder, [])
         if found:
             yield "tests/tidy/layers.txt: a cycle: " + " -> ".join(found)
+    for folder in sorted({str(Path(path).parent) for path, _ in tree.sources() if "/" in path and not path.startswith("tests/")}):
+        if folder not in layers:
+            yield f"{folder}: has no line in layers.txt"
     for path, number, included in tree.includes():
         if path.startswith("tests/"):
             continue
         source = layer_of(path, layers)
         target_path = target_of(path, included, tree)
-        if source is None:
-            yield f"{path}:{number}: in no layer of layers.txt"
+        if source is None:  # said above
             continue
         if target_path.startswith("tests/"):
             yield f"{path}:{number}: includes {included} of the tests"
@@ -315,7 +318,7 @@ def check_subjects(tree):
 
 
 CHECKS = {
-    "layers": check_layers, "driver-headers": check_driver_headers, "lengths": check_lengths,
+    "layers": check_layers, "pure": check_pure, "driver-headers": check_driver_headers, "lengths": check_lengths,
     "functions": check_functions, "headers": check_headers, "words": check_words, "backends": check_backends,
     "asio": check_asio, "environment": check_environment, "readmes": check_readmes, "tests": check_tests,
     "invariants": check_invariants, "paths": check_paths, "prose": check_prose, "top-level": check_top_level, "subjects": check_subjects}

@@ -35,6 +35,7 @@ class Row:
     long: str = ""             # words with which it runs long enough to be interrupted
     runs: bool = True          # with these words, here; else only its usage is looked at
     outputs: tuple = ()        # options or arguments that name files to write
+    tight: str = ""            # words with which the budget cannot be met
 
 
 LOGGING = ("hyperoffload-gpt", "hyperoffload-compare")  # a log of steps goes to stderr
@@ -42,8 +43,10 @@ TINY = "--layers 1 --dim 16 --heads 2 --seq 16 --batch 1"
 GENERATE = "--layers 1 --dim 16 --heads 2"
 ROWS = {
     "hyperoffload analyze": Row("{graph} --hardware {hardware} --out {folder}/made.hos",
-                                outputs=("--out", "--report", "--trace", "--graph-out")),
-    "hyperoffload analyze-ranks": Row("{graph} --ranks 2 --hardware {hardware} --out {folder}/plans"),
+                                outputs=("--out", "--report", "--trace", "--graph-out"),
+                                tight="{graph} --hardware {hardware} --out {new} --device-memory 1MiB"),
+    "hyperoffload analyze-ranks": Row("{graph} --ranks 2 --hardware {hardware} --out {folder}/plans",
+                                      tight="{graph} --ranks 2 --hardware {hardware} --out {new} --device-memory 1MiB"),
     "hyperoffload verify": Row("{plan}"),
     "hyperoffload simulate": Row("{plan}"),
     "hyperoffload explain": Row("{plan}"),
@@ -52,7 +55,8 @@ ROWS = {
     "hyperoffload import": Row("chakra {trace} --out {folder}/made.json", outputs=("--out",)),
     "hyperoffload model llama-like": Row("--phase decode --layers 2 --context 64 --out {folder}/model.json", outputs=("--out",)),
     "hyperoffload export": Row("{plan} --out {folder}/made.et", outputs=("--out",)),
-    "hyperoffload pack": Row("{csv} --out {folder}/placed.csv --seconds 1", outputs=("--out",)),
+    "hyperoffload pack": Row("{csv} --out {folder}/placed.csv --seconds 1", outputs=("--out",),
+                             tight="{csv} --out {new} --seconds 1 --capacity 10"),
     "hyperoffload status": Row("--pool {pool}", pool=True, missing=""),
     "hyperoffload nodes": Row("--pool {pool}", pool=True, missing=""),
     "hyperoffload sessions": Row("--pool {pool}", pool=True, missing=""),
@@ -79,7 +83,7 @@ ROWS = {
     "hyperoffload bench flash": Row("--path {folder}/flash --seconds 1 --area 4MiB", runs=False),
     "hyperoffload bench stage": Row("--path {folder}/flash --size 8MiB --rounds 1", runs=False),
     "hyperoffload bench runtime": Row("", missing=""),
-    "hyperoffload bench analyzer": Row("--ops 100", missing="", long="--ops 4000000"),
+    "hyperoffload bench analyzer": Row("--ops 100", missing="", long="--ops 4000000", tight="--ops 100 --device-memory 1"),
     "hyperoffload bench matrix": Row("--pool {pool} --seconds 0.2", pool=True, missing="", outputs=("--profile",)),
     "hyperoffload layout": Row("--mesh 4x2:dp,tp --layout dp,tp;- --shape 15,5"),
     "hyperoffload reshard": Row("--mesh-from 4x2:dp,tp --from tp;- --to -;tp --shape 64,64 --element-bytes 4"),
@@ -87,15 +91,21 @@ ROWS = {
     "hyperoffload completion": Row("bash"),
     "hyperoffloadd": Row("--config {config} --check-config"),
     "hyperoffload-gpt train": Row(TINY + " --steps 2 --pool {pool}", pool=True, missing="", outputs=("--emit-graph",),
-                                  long=TINY + " --steps 1000000 --pool {pool}"),
+                                  long=TINY + " --steps 1000000 --pool {pool}",
+                                  tight=TINY + " --steps 2 --pool {pool} --device-memory 1KiB"),
     "hyperoffload-gpt generate": Row(GENERATE + " --prompt some --tokens 4 --pool {pool}", pool=True,
-                                     long=GENERATE + " --prompt some --tokens 60000 --block 16384 --pool {pool}"),
+                                     long=GENERATE + " --prompt some --tokens 60000 --block 16384 --pool {pool}",
+                                     tight=GENERATE + " --prompt some --tokens 4 --pool {pool} --device-memory 1KiB"),
     "hyperoffload-compare generate": Row(GENERATE + " --prompt some --tokens 4 --rounds 1 --pool {pool}", pool=True,
-                                         long=GENERATE + " --prompt some --tokens 60000 --block 16384 --pool {pool}"),
+                                         long=GENERATE + " --prompt some --tokens 60000 --block 16384 --pool {pool}",
+                                         tight=GENERATE + " --prompt some --tokens 4 --rounds 1 --pool {pool} --device-memory 1KiB"),
     "hyperoffload-compare all": Row(TINY + " --blocks 1 --out {folder}/all --pool {pool}", pool=True,
-                                    long=TINY + " --blocks 10000 --out {folder}/all --pool {pool}"),
+                                    long=TINY + " --blocks 10000 --out {folder}/all --pool {pool}",
+                                    # One op needs more than two fifths of the peak.
+                                    tight="--layers 1 --dim 2 --heads 1 --seq 2 --batch 1 --blocks 1 --out {new} --pool {pool}"),
     "hyperoffload-compare one": Row(TINY + " --steps 2 --pool {pool}", pool=True, missing="", outputs=("--emit-graph",),
-                                    long=TINY + " --steps 1000000 --pool {pool}"),
+                                    long=TINY + " --steps 1000000 --pool {pool}",
+                                    tight=TINY + " --steps 2 --pool {pool} --device-memory 1KiB"),
 }
 
 
@@ -348,6 +358,21 @@ class Contract(unittest.TestCase):
         known["pool"] = "nonsense"
         done = run(words, *[word.format(**known) for word in row.words.split()])
         self.assert_complains(name, done, 2)
+
+    @for_each()
+    def test_a_budget_that_cannot_be_met_ends_with_3_and_says_what_is_needed(self, name, words, row):
+        self.assertEqual(bool(row.tight), "\n  3 " in run(words, "--help").stdout, "a row has such words if the help has the code")
+        if row.tight:
+            for form in ("table", "json"):
+                line = self.words(row.tight)
+                done = run(words, *line, "-o", form)
+                self.assert_complains(name, done, 3)
+                self.assertRegex(done.stderr, r"needs \d|the budget cannot be met|cannot fit into 10: .* is 16")
+                if form == "json" and done.stdout:
+                    self.assertIsInstance(json.loads(done.stdout), dict)
+                else:
+                    self.assertEqual(done.stdout, "")
+                self.assertEqual([word for word in line if "/new-" in word and os.path.isfile(word)], [])
 
     @for_each(lambda row: row.long)
     def test_ctrl_c_ends_with_130_and_leaves_nothing(self, name, words, row):

@@ -9,6 +9,9 @@ import tempfile
 import time
 import unittest
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+from needs import skip, skip_case  # noqa: E402
+
 cli, daemon, gpt, library, package = sys.argv[1:6]
 PATIENCE_S = 60
 # Numbers that no user of this machine needs to have. All are in the socket's group, which is root's here.
@@ -198,7 +201,7 @@ sys.stdin.read()
         self.start(f'flash {{ path: "{flash}" }} blocks {{ ddr_bytes: "32MiB" }}\n'
                    f'quotas {{ user: "{ALICE}" flash_bytes: "8MiB" blocks_bytes: "4MiB" }}')
         if json.loads(self.run_as(0, "status", "-o", "json").stdout)["nodes"][0]["flash_off"]:
-            self.skipTest("no io_uring")
+            skip_case("no io_uring")
         for user, most in ((ALICE, 8), (BOB, 32), (0, 32)):
             done = self.python_as(user, f"flash({most - 1} << 20, 0); flash(1 << 20, 1); print(flash(1 << 20, 0))")
             self.assertEqual(done.returncode, 0, done.stderr)
@@ -259,6 +262,5 @@ sys.stdin.read()
 
 if os.geteuid() != 0 or subprocess.run([cli, "--help"], user=ALICE, group=ALICE, extra_groups=[0],
                                        capture_output=True).returncode != 0:
-    print("skipped: needs root, and a build that other users can run")
-    sys.exit(77)
+    skip("needs root, and a build that other users can run")
 unittest.main(argv=[sys.argv[0], *sys.argv[6:]])

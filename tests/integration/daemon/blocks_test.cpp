@@ -228,7 +228,7 @@ TEST_CASE("blocks: a session's end frees its reservations, and its blocks stay")
     REQUIRE(stays.reserve(50, 2).back().answer == BlockAnswer::kNoRoom);
     REQUIRE(goes.client->close_session(goes.session, soon()).ok());
   }
-  CHECK(eventually(std::chrono::seconds(5),
+  CHECK(eventually(std::chrono::seconds(20),
                    [&] { return stays.reserve(60, 1).front().answer == BlockAnswer::kReserved; }));
   REQUIRE(stays.put(1, 8) == 8);
   CHECK(stays.stored(0, 9) >= 8);
@@ -250,7 +250,7 @@ TEST_CASE("blocks: an administrator clears a tenant, whose memory is free then")
   REQUIRE(cleared.ok());
   CHECK(cleared->blocks == 4);
   CHECK(one.stored(0, 4) == 0);
-  CHECK(eventually(std::chrono::seconds(5), [&] {
+  CHECK(eventually(std::chrono::seconds(20), [&] {
     const auto status = client->status(soon());
     return status.ok() && status->ddr_granted_bytes == 0;
   }));

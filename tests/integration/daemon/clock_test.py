@@ -16,6 +16,7 @@ CLI, DAEMON, GPT, LIBRARY = sys.argv[1:5]
 HERE = pathlib.Path(__file__).resolve()
 sys.path[:0] = [str(HERE.parents[2] / "support"), str(HERE.parents[1] / "monitor")]
 from gpt_job import Job  # noqa: E402
+import needs  # noqa: E402
 from support import FLASH_DURABLE, Job as Holder  # noqa: E402
 
 FAKETIME = next(iter(pathlib.Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1")), None)
@@ -153,8 +154,7 @@ def unused_extents(node, clock):
 
 
 if FAKETIME is None:
-    print("skipped: libfaketime is not installed")
-    sys.exit(77)
+    needs.missing("libfaketime", "faketime")
 with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="ho-clock-") as top:  # /tmp may be memory
     system_clock = Clock(top)
     with Node(top, system_clock) as daemon:

@@ -305,7 +305,7 @@ TEST_CASE("tls: strangers who do not finish the handshake are few, and not for l
       return !closes(fd, std::chrono::milliseconds(0));
     });
   };
-  CHECK(eventually(std::chrono::seconds(4), [&] { return open() <= 128; }));
+  CHECK(eventually(std::chrono::seconds(20), [&] { return open() <= 128; }));
   CHECK(dial(daemon.address, job).ok());
   CHECK(eventually(std::chrono::seconds(20), [&] { return open() == 0; }));
   CHECK(refusals(*daemon.near, "connection: exhausted") >= 272);

@@ -1,17 +1,17 @@
 """The service unit passes systemd-analyze verify and security, can write the documented flash path, and sysusers.d
-makes the user it runs as. Skips (77) where systemd's programs are missing."""
+makes the user it runs as."""
 import pathlib
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+import needs  # noqa: E402
+
 unit, daemon, users, example, template, memory = sys.argv[1:7]
 for program in ("systemd-analyze", "systemd-sysusers"):
-    if shutil.which(program) is None:
-        print(f"skipped: {program} is not installed")
-        sys.exit(77)
+    needs.program(program, "systemd")
 text = pathlib.Path(unit).read_text()
 assert "DynamicUser" not in text, "nobody can join the group of a dynamic user"
 user = next(line[5:] for line in text.splitlines() if line.startswith("User="))

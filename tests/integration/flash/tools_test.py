@@ -8,8 +8,10 @@ import subprocess
 import sys
 import tempfile
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+import needs  # noqa: E402
+
 cli = sys.argv[1]
-SKIPPED = 77
 MIB = 1 << 20
 
 
@@ -70,9 +72,7 @@ with tempfile.TemporaryDirectory(dir="/var/tmp") as name:  # /tmp may be memory
     make(path, 16 * MIB)
     blank = run("fsck", path, code=2)
     assert "blank" in blank.stderr and blank.stdout == "", blank
-    if shutil.which("fio") is None:
-        print("SKIPPED: no fio")
-        sys.exit(SKIPPED)
+    needs.program("fio", "fio")
 
     fio_answer = fio_once(pathlib.Path(name) / "bin")
     # A file that is smaller than the area; twice, as the first leaves nothing in it.

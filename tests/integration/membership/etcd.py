@@ -5,12 +5,17 @@ import signal
 import socket
 import ssl
 import subprocess
+import sys
 import time
 import urllib.request
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+import needs  # noqa: E402
 
-def installed():
-    return shutil.which("etcd") is not None
+
+def needed():
+    """Ends the test where there is none."""
+    needs.program("etcd", "etcd-server")
 
 
 def free_ports(count):

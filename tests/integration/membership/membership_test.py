@@ -12,7 +12,7 @@ import tempfile
 import time
 import urllib.request
 
-from etcd import Etcd, free_ports, installed
+from etcd import Etcd, free_ports, needed
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
 from gpt_job import Job  # noqa: E402
@@ -302,9 +302,7 @@ def etcd_by_tls(folder, etcd, start):
 
 
 def main():
-    if not installed():
-        print("SKIP: etcd is not installed")
-        return 77
+    needed()
     by_tls = TEST == "etcd_by_tls"
     with tempfile.TemporaryDirectory() as folder, Etcd(folder, 1 if by_tls else 3, CLI if by_tls else None) as etcd:
         daemons = []

@@ -9,7 +9,6 @@ import json
 import pathlib
 import re
 import resource
-import shutil
 import signal
 import socket
 import struct
@@ -21,7 +20,7 @@ import unittest
 import urllib.parse
 import urllib.request
 
-from support import FLASH_DURABLE, Daemon, Job
+from support import FLASH_DURABLE, Daemon, Job, needs
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "membership"))
 import etcd  # noqa: E402
@@ -98,13 +97,9 @@ flash { path: "FOLDER/flash" write_bytes_per_day_max: 134217728 }
 class Alerts(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        if shutil.which("prometheus") is None:
-            raise unittest.SkipTest("no prometheus")
-        if not etcd.installed():
-            raise unittest.SkipTest("no etcd")
         cls.healthy = cls.enterClassContext(Daemon(PROGRAMS, "tcp {}\n", flash_bytes=32 * MIB))
         if cls.healthy.json("status")["nodes"][0]["flash_off"]:
-            raise unittest.SkipTest("no io_uring")
+            needs.skip_case("no io_uring")
         cls.secured = cls.enterClassContext(secured())
         cls.broken = cls.enterClassContext(Daemon(PROGRAMS, flash_bytes=32 * MIB))
         folder = cls.enterClassContext(tempfile.TemporaryDirectory(dir="/var/tmp", prefix="ho-etcd-"))
@@ -274,8 +269,6 @@ class Documents(unittest.TestCase):
         self.assertEqual(len(ids), len(set(ids)))
 
     def test_promtool_accepts_the_rules_and_configuration_of_the_page(self):
-        if shutil.which("promtool") is None:
-            self.skipTest("no promtool")
         page = (DEPLOY / "docs/metrics.md").read_text()
         installed, here = "/usr/share/doc/hyperoffload/alerts.yml", str(DEPLOY / "prometheus/alerts.yml")
         (configuration,), (command,) = (re.findall(rf"^```{kind}\n(.*?)^```$", page, re.M | re.S) for kind in ("yaml", "sh"))
@@ -288,4 +281,6 @@ class Documents(unittest.TestCase):
 
 
 if __name__ == "__main__":
+    needs.program("prometheus", "prometheus")
+    etcd.needed()
     unittest.main()

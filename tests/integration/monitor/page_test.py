@@ -8,7 +8,6 @@ import json
 import os
 import pathlib
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +16,7 @@ import time
 import unittest
 
 from browser import Browser
-from support import Daemon, Job
+from support import Daemon, Job, needs
 
 PROGRAMS, LIBRARY, EXAMPLE = sys.argv[1:3], sys.argv[3], sys.argv[4]
 del sys.argv[1:5]
@@ -33,8 +32,6 @@ def ns_of(shown):
 class Page(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        if shutil.which("chromium") is None:
-            raise unittest.SkipTest("no chromium")
         cls.ca = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory(prefix="ho-page-")), "ca")
         for words in (["init"], *(["issue", "--role", "daemon", "--name", name, "--address", "127.0.0.1"]
                                   for name in ("here", "there"))):
@@ -292,4 +289,5 @@ nodes {{ node_id: 7 name: "other" control_addresses: "tcp:127.0.0.1:1" }}
 
 
 if __name__ == "__main__":
+    needs.program("chromium", "chromium")
     unittest.main()

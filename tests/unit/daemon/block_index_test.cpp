@@ -8,6 +8,7 @@
 
 #include "common/base/prng.hpp"
 #include "daemon/blocks/left_blocks.hpp"
+#include "tests/support/patience.hpp"
 #include "tests/support/seeds.hpp"
 
 using namespace ho;
@@ -187,7 +188,7 @@ TEST_CASE("block index: the coldest segment holds the block used longest ago, an
   CHECK(store.index.figures().front().second.bytes == 8 * kBlock);
 }
 
-TEST_CASE("block index: 10,000 keys are looked up within 10 ms") {
+TEST_CASE("block index: 10,000 keys are looked up within 10 ms", "[time]") {
   BlockIndex index(256 * kMiB, 42);
   const ModelIndex model = index.model("m");
   index.add_segment(SegmentId(1), 4 * kKiB);
@@ -200,7 +201,7 @@ TEST_CASE("block index: 10,000 keys are looked up within 10 ms") {
   std::size_t found = 0;
   for (std::uint64_t i = 0; i < 10'000; ++i) found += index.has(key(i)) ? 1U : 0U;
   CHECK(found == 5'000);
-  CHECK(std::chrono::steady_clock::now() - begin < 10ms);
+  CHECK(std::chrono::steady_clock::now() - begin < test::within(10ms));
 }
 
 TEST_CASE("block index: the next daemon finds and evicts what the last one had") {
