@@ -44,7 +44,7 @@ def wait_for(work):
 
 
 def watch_hidden(stack, around):
-    """Calls `around(original, group, ...)` for collectives that are no operators, until `stack` ends."""
+    """Calls `around(original, group, ...)` for collectives that no dispatch mode sees, until `stack` ends."""
     group = getattr(torch.distributed, "ProcessGroup", None)  # None: this PyTorch was built without
     for name in _HIDDEN if group is not None and not hasattr(torch.ops.c10d, "alltoall_base_") else ():
         replace(stack, group, name, around)

@@ -66,7 +66,7 @@ class Demand:
         self._declared = set()  # numbers that no plan has
         self._free = {}  # bytes -> of them, those whose storages are gone
         self._call = 0
-        self.works = []  # of other threads, on tensors that may leave: none leaves before they end
+        self.works = []  # other threads do them on tensors that may leave, but not before they end
         self.took_ns = 0  # the last call without its transfers
         self.runtime = (None if pool is None
                         else _library.Runtime(pool, self._take, self._drop, copies))

@@ -80,8 +80,9 @@ class StepRecorder(Recorder):
         return result
 
     def _keep_here(self, function, tensors):
-        """What is sent or received, and buffers of others, as those of DistributedDataParallel, stay on the
-        device. What the step makes, and gradients, may leave when the collective has ended."""
+        """Tensors that are sent or received, and buffers from outside the model, as those of
+        DistributedDataParallel, stay on the device. Gradients and what the step makes may leave when the
+        collective has ended."""
         for tensor in tensors:
             storage = self._step.of(tensor)
             if storage is not None and (is_point_to_point(function) or (

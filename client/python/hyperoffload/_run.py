@@ -395,7 +395,7 @@ class Run:
         return original(*args, **kwargs)
 
     def _with_lent(self, original, group, *args, **kwargs):
-        """A collective that is no operator: another thread may use its tensors until PyTorch frees them."""
+        """A collective that the mode does not see: other threads may use its tensors until PyTorch frees them."""
         with self._guard:
             self._leave_step(f"{original.__name__}() of a process group does not come to HyperOffload")
             self._demand.lend(tensors_of(args, kwargs))

@@ -1,8 +1,9 @@
 """Trains a small GPT on the bytes of a text file, with PyTorch.
 
-Usage: [torchrun --nproc_per_node RANKS] train_gpt.py [--text FILE] [--steps N] [--checkpoint FILE] [...]
+Usage: [ranks.py RANKS] train_gpt.py [--text FILE] [--steps N] [--checkpoint FILE] [...]
 
-Under torchrun each rank trains on its own windows of the text, and gradients are averaged.
+On several ranks, as ranks.py or torchrun starts them, each trains on its own windows of the text, and
+gradients are averaged.
 """
 
 import argparse
@@ -75,7 +76,7 @@ class GPT(nn.Module):
 
 
 def join():
-    """Returns (this process's rank, ranks); under torchrun they join a process group."""
+    """Returns (this process's rank, ranks); if there are several, they join a process group."""
     if "RANK" not in os.environ:
         return 0, 1
     if not distributed.is_initialized():
@@ -91,7 +92,7 @@ def average_gradients(model, ranks):
 
 def train(args, model, optimizer, scheduler):
     rank, ranks = join()
-    torch.manual_seed(args.seed + rank)  # of windows and dropout
+    torch.manual_seed(args.seed + rank)  # for windows and dropout
     text = Text(args.text, args.length)
     text = Subset(text, range(rank, len(text), ranks))
     loader = DataLoader(text, batch_size=args.batch, shuffle=True)
