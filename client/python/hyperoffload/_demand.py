@@ -165,10 +165,11 @@ class Demand:
     def hand_over(self, function, tensors, result, moves=False):
         """Another thread works on what an operator took. moves: a plan moves some of it."""
         storages = [storage for storage in map(storage_of, tensors) if storage is not None]
+        used = [self._loose[storage._cdata] for storage in storages if storage._cdata in self._loose]
         if is_point_to_point(function):
-            for storage in storages:
-                self.stay(storage)
-        elif moves or any(s._cdata in self._loose and not self._loose[s._cdata].stays for s in storages):
+            for loose in used:
+                loose.stays = True
+        elif moves or not all(loose.stays for loose in used):
             self.works += works_in(result)
 
     def settle(self):
