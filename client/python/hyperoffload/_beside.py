@@ -4,6 +4,7 @@ import contextlib
 
 import torch
 
+from ._collectives import communicates
 from ._library import Error
 from ._script import where
 from ._step import new_bytes_of, shapes_of, written_in
@@ -57,6 +58,9 @@ class Beside:
             number = self._number_of(tensor)
             if number is not None:
                 return f": it writes to {self._managed[number].name}, which the plan moves"
+        if communicates(function):
+            for number in filter(None.__ne__, map(self._number_of, tensors)):
+                return f": another thread takes {self._managed[number].name}, which the plan moves"
         if torch.is_grad_enabled() and len(self.calls) == _CALLS_MAX:
             return ""
         need = new_bytes_of(function, tensors, args, kwargs) + sum(

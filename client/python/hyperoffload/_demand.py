@@ -12,6 +12,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from . import _library
+from ._collectives import communicates, is_point_to_point, wait_for, works_in
 from ._meter import Meter
 from ._step import (list_length, new_bytes_of, split, storage_of, tensors_in, tensors_of,
                     written_in)
@@ -22,7 +23,7 @@ BYTES_MIN = 4096
 
 class Loose:
     """A storage that may leave. held: its number in the runtime, if it has one. used: the call that
-    used it last. stays: PyTorch does not free its memory."""
+    used it last. stays: PyTorch does not free its memory, or another thread may use it."""
 
     __slots__ = ("reference", "bytes", "held", "used", "stays")
 
@@ -65,6 +66,7 @@ class Demand:
         self._declared = set()  # numbers that no plan has
         self._free = {}  # bytes -> of them, those whose storages are gone
         self._call = 0
+        self.works = []  # other threads do them on tensors that may leave, but not before they end
         self.took_ns = 0  # the last call without its transfers
         self.runtime = (None if pool is None
                         else _library.Runtime(pool, self._take, self._drop, copies))
@@ -134,13 +136,46 @@ class Demand:
     def can_leave(self, storage):
         """Whether PyTorch can free the storage's memory and allocate it again."""
         loose = self._loose.get(storage._cdata)
-        if loose is None or loose.held is not None:
-            return loose is not None
+        if loose is None or loose.stays:
+            return False
+        if loose.held is not None:
+            return True
         try:
             storage.resize_(storage.nbytes())  # refused where the memory is numpy's or shared
         except RuntimeError:
             return False
         return True
+
+    def stay(self, storage):
+        """A storage stays on the device from now on."""
+        loose = self._loose.get(storage._cdata)
+        if loose is not None:
+            self._bring([loose])
+            loose.stays = True
+
+    def lend(self, tensors):
+        """Another thread may use and change tensors from now on, and no operator says so."""
+        self.bring(tensors)
+        for storage in filter(None.__ne__, map(storage_of, tensors)):
+            self.stay(storage)
+            loose = self._loose.get(storage._cdata)
+            if loose is not None and loose.held is not None:
+                self.adopt(loose.held, storage)
+
+    def hand_over(self, function, tensors, result, moves=False):
+        """Another thread works on what an operator took. moves: a plan moves some of it."""
+        storages = [storage for storage in map(storage_of, tensors) if storage is not None]
+        used = [self._loose[storage._cdata] for storage in storages if storage._cdata in self._loose]
+        if is_point_to_point(function):
+            for loose in used:
+                loose.stays = True
+        elif moves or not all(loose.stays for loose in used):
+            self.works += works_in(result)
+
+    def settle(self):
+        """Waits for the works of other threads."""
+        while self.works:
+            wait_for(self.works.pop())
 
     def adopt(self, held, storage):
         """The latest value is on the device: what the home holds is out of date."""
@@ -193,6 +228,7 @@ class Demand:
         storage = loose.storage()
         if storage is None or storage.nbytes() == 0:
             return
+        self.settle()
         if loose.held is None:
             free = self._free.get(loose.bytes)
             loose.held = free.pop() if free else self.runtime.declare(loose.bytes)
@@ -238,6 +274,8 @@ class Demand:
     def run(self, function, tensors, args, kwargs):
         """A call that no plan knows. A call on lists runs index by index."""
         self.took_ns = 0
+        if self.works and not communicates(function):
+            self.settle()
         count = list_length(function, args, kwargs)
         if count == 1:
             return self._one(function, tensors, args, kwargs)
@@ -268,8 +306,11 @@ class Demand:
             if storage is not None and storage._cdata not in used:
                 used.add(storage._cdata)
                 self.meter.see(storage)
-                if storage._cdata not in self._loose and not self.reserved:
+                loose = self._loose.get(storage._cdata)
+                if (loose is None or loose.stays) and not self.reserved:
                     self.fixed.see(storage)
+        if communicates(function):
+            self.hand_over(function, tensors, result)
         self.wrote(function, args, kwargs)
         for tensor, _ in tensors_in(result):
             storage = storage_of(tensor)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ._arguments import check_training
+from ._collectives import communicates, is_point_to_point
 from ._compiled import refuse_compiled
 from ._demand import BYTES_MIN, Demand
 from ._hooks import Mode, replace
@@ -73,7 +74,21 @@ class StepRecorder(Recorder):
         if self._demand.paused:  # not of the step
             return self._demand.run(function, tensors_of(args, kwargs), args, kwargs)
         self._step.note_ended()
-        return super().call(function, args, kwargs)
+        result = super().call(function, args, kwargs)
+        if communicates(function):
+            self._keep_here(function, tensors_of(args, kwargs))
+        return result
+
+    def _keep_here(self, function, tensors):
+        """Tensors that are sent or received, and buffers from outside the model, as those of
+        DistributedDataParallel, stay on the device. Gradients and what the step makes may leave when the
+        collective has ended."""
+        for tensor in tensors:
+            storage = self._step.of(tensor)
+            if storage is not None and (is_point_to_point(function) or (
+                    storage.begins_before and storage.kind == "ACTIVATION")):
+                storage.stays = True
+                self._demand.stay(storage_of(tensor))
 
     def _run(self, function, args, kwargs):
         result = self._demand.run(function, tensors_of(args, kwargs), args, kwargs)
@@ -85,6 +100,21 @@ class StepRecorder(Recorder):
         if self._optimizer is not None:
             step.find_optional()
         self.lingering = step.alive() | step.hold_until_ended(_HELD_CALLS)
+
+
+class RunRecorder(StepRecorder):
+    """Records steps of a Run."""
+
+    def _step_ended(self, step):
+        super()._step_ended(step)
+        # Other storages that outlive the step, as frozen weights, may leave, too.
+        for number, memory in self.present.items():
+            storage = step.storages[number]
+            if storage.kind == "ACTIVATION" and not (
+                    storage.resized or storage.stays or storage.is_host_data()):
+                self._demand.add(memory)
+                self._demand.fixed.forget(memory)
+        self._demand.fixed.restart()
 
 
 def show_model(model, optimizer, demand):
@@ -195,7 +225,8 @@ class Graph:
 def _movable(present, demand):
     """Tells which storages a plan may move: those whose memory PyTorch can free and allocate again."""
     def keep(storage):
-        if storage.kind == "INPUT" or storage.resized or storage.bytes < BYTES_MIN:
+        if (storage.kind == "INPUT" or storage.resized or storage.stays
+                or storage.bytes < BYTES_MIN):
             return False
         if not storage.begins_before:
             return True

@@ -20,6 +20,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from . import _library
 from ._beside import Beside
+from ._collectives import communicates
 from ._plans import signature_of
 from ._script import where
 from ._step import split, storage_of, tensors_in, tensors_of
@@ -232,6 +233,8 @@ class Replay:
                 self.depart(f"{call.function} raised an exception")
                 raise
             self._op = (part, ())
+        if communicates(call.function):
+            self._demand.hand_over(call.function, tensors_of(args, kwargs), result, part.place is not None)
         try:
             self._name_outputs(part, result)
         except _Other:
@@ -268,6 +271,7 @@ class Replay:
         """The plan learns that an op has ended when the next one begins: until then PyTorch may hold
         its operands, and what the plan brings next has no room."""
         if self._ended is not None:
+            self._demand.settle()
             place, self._ended = self._ended, None
             self._plan.after(place)
 

@@ -13,11 +13,12 @@ from typing import Any
 import torch
 
 from . import _library
+from ._collectives import watch_hidden
 from ._compiled import refuse_compiled
 from ._demand import Demand
 from ._drift import Drift
 from ._figures import events_of, lines_of
-from ._graph import Graph, StepRecorder, show_model, storages_by_name
+from ._graph import Graph, RunRecorder, show_model, storages_by_name
 from ._hooks import Mode, replace
 from ._interrupts import Guard
 from ._meter import Meter
@@ -28,31 +29,18 @@ from ._replay import Replay, State, steps_calls
 from ._script import said, where
 from ._step import bytes_of, storage_of, tensors_of
 
-# Methods of tensors that use memory without an operator; pickle comes by way of torch.save(). numpy() keeps
-# the memory.
+# Methods of tensors that use memory without an operator; pickle: by torch.save(). numpy() keeps it.
 _READERS = ("tolist", "__deepcopy__", "numpy")
 _KEEPERS = ("numpy",)
-# Steps that are recorded: the first makes the optimizer's states, the second is as all later ones.
-_RECORDED = 2
-# After so many departures a person hears of replan="auto".
-_HINT_AT = 2
+# Steps that are recorded: the first makes the optimizer's states, the second is as all later ones; with
+# DistributedDataParallel, which makes its buckets anew in its second step, the third.
+_RECORDED, _RECORDED_PARALLEL = 2, 3
+_HINT_AT = 2  # after so many departures a person hears of replan="auto"
 
 
 def _say(text):
     """Tells a person something, beside what the script prints."""
     print(f"hyperoffload: {text}", file=sys.stderr, flush=True)
-
-
-class _Recorder(StepRecorder):
-    def _step_ended(self, step):
-        super()._step_ended(step)
-        # Other storages that outlive the step, as frozen weights, may leave, too.
-        for number, memory in self.present.items():
-            storage = step.storages[number]
-            if storage.kind == "ACTIVATION" and not storage.resized and not storage.is_host_data():
-                self._demand.add(memory)
-                self._demand.fixed.forget(memory)
-        self._demand.fixed.restart()
 
 
 class Run:
@@ -87,6 +75,7 @@ class Run:
         self._mode = Mode(explain=self._explain, guard=self._guard)
         self._recorder = None
         self._is_recording = False
+        self._recorded_count = _RECORDED
         self._replay = None
         self._plans = Plans(replan == "auto", _say)
         self._pool = None
@@ -127,12 +116,14 @@ class Run:
                 replace(stack, torch.serialization, saves, self._while_paused)
             for method in _READERS:
                 replace(stack, torch.Tensor, method, self._with_values)
+            watch_hidden(stack, self._with_lent)
+            replace(stack, torch.nn.parallel.DistributedDataParallel, "forward", self._in_parallel)
             refuse_compiled(stack, lambda: self._demand.paused > 0)
             self._mode.call = self._on_demand
             if self._plan_given is not None:
                 self._apply()
             elif self._replan != "never":
-                self._recorder = _Recorder(self._model, self._optimizer, self._demand)
+                self._recorder = RunRecorder(self._model, self._optimizer, self._demand)
                 self._record()
             stack.enter_context(self._mode)
             self._ended_at = time.perf_counter()
@@ -220,7 +211,7 @@ class Run:
         if self._plan_given is not None and self._replay is None:
             self._apply()
         now = time.perf_counter()
-        if self._steps > _RECORDED:
+        if self._steps > self._recorded_count:
             self._step_s.append(now - self._ended_at)
         self._ended_at = now
 
@@ -280,16 +271,17 @@ class Run:
         self._fixed_bytes = self._demand.fixed.peak
         self._is_recording = False
         self._recorder.end(True)
-        if self._steps + 1 < _RECORDED:
+        if self._steps + 1 < self._recorded_count:
             self._limit()
-            self._meter.restart_plain()  # the first step has no states before its end
+            if self._steps == 0:
+                self._meter.restart_plain()  # the first step has no states before its end
             self._record()
         elif self._replay is None:
             self._plain_bytes = self._meter.plain_peak
             self._mode.call = self._on_demand
             self._use(self._plan(Graph(self._recorder, self._demand, self._fixed_bytes, self._plain_bytes)))
             self._plans.add(self._replay)
-            self._plans.recorded(self._replay.signature, _RECORDED)
+            self._plans.recorded(self._replay.signature, self._recorded_count)
         else:
             self._plan_more()
 
@@ -398,6 +390,17 @@ class Run:
                 self._demand.bring(tensors)
             return original(tensor, *args, **kwargs)
 
+    def _in_parallel(self, original, *args, **kwargs):
+        self._recorded_count = _RECORDED_PARALLEL
+        return original(*args, **kwargs)
+
+    def _with_lent(self, original, group, *args, **kwargs):
+        """A collective that the mode does not see: other threads may use its tensors until PyTorch frees them."""
+        with self._guard:
+            self._leave_step(f"{original.__name__}() of a process group does not come to HyperOffload")
+            self._demand.lend(tensors_of(args, kwargs))
+            return original(group, *args, **kwargs)
+
     def _leave_step(self, cause):
         if self._replay is not None and self._replay.state is State.IN_STEP:
             self._replay.depart(cause)
@@ -480,7 +483,7 @@ class Run:
         """Writes the analyzer's HTML page about the plan: what is on the device when. Raises RuntimeError
         before there is a plan, OSError where the file cannot be written."""
         if self._page is None:
-            raise RuntimeError(f"there is no plan before {_RECORDED} steps have run")
+            raise RuntimeError(f"there is no plan before {self._recorded_count} steps have run")
         pathlib.Path(path).write_text(self._page, encoding="utf-8")
 
     def trace(self, path: str | os.PathLike) -> None:

@@ -136,6 +136,8 @@ def new_bytes_of(function, tensors, args, kwargs):
     returns = function._schema.returns
     if all(each.alias_info is not None or "Tensor" not in str(each.type) for each in returns):
         return 0
+    if namespace_of(function) == "c10d":
+        return 0  # it returns what it takes; a process group is not to be asked without memory
     named = {key: _without_memory(value) for key, value in kwargs.items()}
     if any(argument.name == "device" for argument in function._schema.arguments):
         named["device"] = torch.device("meta")
@@ -157,6 +159,7 @@ class Storage:
         self.kind = "ACTIVATION"
         self.persistent = False
         self.resized = False  # a call gives it other memory
+        self.stays = False  # another thread may use it for longer than its calls show
         self.written = False
         self.extended = False  # a call writes a part of it
         self.is_parameter = False
@@ -246,6 +249,11 @@ class Step:
         memory = storage_of(tensor)
         known = self._known.get(memory._cdata) if memory is not None else None
         return None if known is None else known.number
+
+    def of(self, tensor):
+        """The alias set of a tensor that the step knows, or None."""
+        number = self.number(tensor)
+        return None if number is None else self.storages[number]
 
     def mark(self, tensor, kind, name, persistent):
         storage = self.find(tensor, name, True)

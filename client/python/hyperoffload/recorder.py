@@ -28,10 +28,11 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ._arguments import check_training
+from ._collectives import communicates
 from ._compiled import refuse_compiled
 from ._hooks import Mode
-from ._step import (ON_LISTS, Call, Op, Operand, Step, Storage, arguments_of, bytes_of, namespace_of, shapes_of,
-                    storage_of, tensors_in, tensors_of, written_names)
+from ._step import (ON_LISTS, Call, Op, Operand, Step, Storage, arguments_of, bytes_of, shapes_of, storage_of,
+                    tensors_in, tensors_of, written_names)
 
 # Calls that change a tensor in place without reading it.
 _OVERWRITES = {"zero_", "fill_", "copy_", "normal_", "uniform_", "random_", "_foreach_zero_",
@@ -45,8 +46,6 @@ _RESIZES = {"resize_", "resize_as_", "set_"}
 _SHAPE_ONLY = ("_like",)
 _RANDOM = ("dropout", "bernoulli", "rand", "normal", "uniform", "multinomial", "exponential",
            "rrelu", "poisson")
-# Operators that communicate with other processes: never moved, never run twice.
-_COLLECTIVES = {"c10d", "_c10d_functional", "c10d_functional", "nccl"}
 # Calls that take as much of their first operand as they return.
 _SELECTS = {"index", "index_select", "gather", "take"}
 # Calls that write a part of their first operand.
@@ -344,7 +343,7 @@ class Recorder:
                 operand.storage.kind == "WEIGHT" for operand in operands):
             self._phase = "forward"  # the next part of the batch
         op = Op(str(function), self._phase)
-        op.fixed = namespace_of(function) in _COLLECTIVES
+        op.fixed = communicates(function)
         for operand in operands:
             if operand.written and operand.storage not in op.writes:
                 op.writes.append(operand.storage)

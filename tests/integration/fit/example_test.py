@@ -19,20 +19,29 @@ SMALL = ["--layers", "2", "--width", "64", "--length", "32", "--batch", "8", "--
 
 
 class Example(support.WithDaemon):
-    def run_script(self, script, *options):
-        done = subprocess.run([sys.executable, str(script), *SMALL, *options], check=False,
+    def run_script(self, script, *options, launcher=()):
+        done = subprocess.run([sys.executable, *launcher, str(script), *SMALL, *options], check=False,
                               capture_output=True, text=True, timeout=300)
         self.assertEqual(done.returncode, 0, done.stderr)
         return done.stdout
 
     def test_the_patched_script_has_the_same_checkpoint(self):
+        output = self.check_patched()
+        self.assertEqual(output.count("4 of 6 steps ran under the plan"), 1, output)
+
+    def test_the_patched_script_has_the_same_checkpoint_on_two_ranks(self):
+        output = self.check_patched(str(EXAMPLE / "ranks.py"), "2")
+        self.assertEqual(output.count("4 of 6 steps ran under the plan"), 2, output)
+
+    def check_patched(self, *launcher):
+        """Returns what the patched script prints."""
         patch = (EXAMPLE / "fit.patch").read_text()
         changed = [line for line in patch.splitlines()
                    if line.startswith("+") and not line.startswith("+++")]
         self.assertLessEqual(len(changed), 5)
         self.assertIn("unix:/run/hyperoffload/control.sock", patch)
         folder = self.folder / "patched"
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         ours = shutil.copy(EXAMPLE / "train_gpt.py", folder)
         environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(self.folder)}
         subprocess.run(["git", "apply", "-p1", "-"], cwd=folder, check=True, text=True,
@@ -42,19 +51,19 @@ class Example(support.WithDaemon):
             path = str(self.folder / "checkpoint")
             outputs.append(self.run_script(script, "--text", str(EXAMPLE / "train_gpt.py"),
                                            "--checkpoint", path, "--checkpoint-every", "5",
-                                           "--log-every", "1"))
+                                           "--log-every", "1", launcher=launcher))
             checkpoints.append(torch.load(path))
         losses = [[line for line in output.splitlines() if line.startswith("step ")][:6]
                   for output in outputs]
         self.assertEqual(losses[0], losses[1])
         self.assertEqual(len(losses[0]), 6)
-        self.assertIn("4 of 6 steps ran under the plan", outputs[1])
         plain, planned = checkpoints
         for name, value in plain["model"].items():
             self.assertTrue(torch.equal(value, planned["model"][name]), name)
         for number, state in plain["optimizer"]["state"].items():
             for name, value in state.items():
                 self.assertTrue(torch.equal(value, planned["optimizer"]["state"][number][name]), name)
+        return outputs[1]
 
     def test_the_comparison_has_the_same_losses_and_lower_peaks(self):
         path = self.folder / "rows.json"

@@ -1,8 +1,10 @@
 """Measures train_gpt.py plainly, under HyperOffload, and with two other ways to save memory.
 
-Usage: compare.py --pool ADDRESS [--repeat N] [-o FILE] [options of train_gpt.py]
+Usage: [ranks.py RANKS] compare.py --pool ADDRESS [--repeat N] [--only VARIANT ...] [-o FILE]
+    [options of train_gpt.py]
 
-The variants run one after another in one process, `repeat` times. Prints a table; -o writes JSON.
+The variants run one after another in one process, `repeat` times. Prints a table; -o writes JSON. On
+several ranks the first one prints it: peaks are the highest of a rank, losses those of all ranks.
 """
 
 import argparse
@@ -101,24 +103,35 @@ VARIANTS = {
 }
 
 
-def compare(args, repeat):
+def of_all_ranks(combine, value):
+    """A value of each rank as one: a peak by max(), whether losses are the same by all()."""
+    _, ranks = train_gpt.join()
+    values = [value] * ranks
+    if ranks > 1:
+        torch.distributed.all_gather_object(values, value)
+    return combine(values)
+
+
+def compare(args, repeat, names):
     """Returns a row for each variant; ratios are to the plain run's median step."""
-    runs = {name: [] for name in VARIANTS}
+    runs = {name: [] for name in VARIANTS if name in names}
     for _ in range(repeat):
-        for name, run in VARIANTS.items():
-            runs[name].append(run(args))
+        for name in runs:
+            runs[name].append(VARIANTS[name](args))
     plain_losses, _, plain_peak = runs["plain"][0]
+    plain_peak = of_all_ranks(max, plain_peak)
     median = {name: [[statistics.median(step[clock] for step in steps) for _, steps, _ in done]
                      for clock in (0, 1)] for name, done in runs.items()}
     rows = []
     for name, done in runs.items():
         wall, processor = (statistics.median(ours / plain for ours, plain in zip(*both))
                            for both in zip(median[name], median["plain"]))
-        peak = max(peak for _, _, peak in done)
+        peak = of_all_ranks(max, max(peak for _, _, peak in done))
         rows.append({"variant": name, "peak_bytes": peak, "peak_share": peak / plain_peak,
                      "step_ms": statistics.median(median[name][0]) * 1e3, "step_ratio": wall,
                      "processor_ratio": processor,
-                     "same_losses": all(losses == plain_losses for losses, _, _ in done)})
+                     "same_losses": of_all_ranks(all, all(
+                         losses == plain_losses for losses, _, _ in done))})
     return rows
 
 
@@ -148,20 +161,26 @@ def main():
     parser = argparse.ArgumentParser(description="Compares ways to train within less memory.")
     parser.add_argument("--pool", required=True, help="control address of a daemon")
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--only", nargs="+", choices=VARIANTS, default=VARIANTS,
+                        metavar="VARIANT", help="beside the plain run (all)")
     parser.add_argument("-o", "--out", help="JSON file")
     ours, rest = parser.parse_known_args()
     args = train_gpt.arguments(rest)
     args.pool, args.log_every = ours.pool, args.steps + 1
     torch.set_num_threads(1)
-    rows = compare(args, ours.repeat)
-    cost_us, calls = dispatch_cost(args)
+    rank, ranks = train_gpt.join()
+    rows = compare(args, ours.repeat, {"plain", *ours.only})
+    if rank > 0:
+        return
     print(f"{'variant':27} {'peak MiB':>9} {'of plain':>9} {'step ms':>9} {'ratio':>6} "
           f"{'processor':>9} same losses")
     for row in rows:
         print(f"{row['variant']:27} {row['peak_bytes'] / 2**20:9.1f} {row['peak_share']:9.1%} "
               f"{row['step_ms']:9.1f} {row['step_ratio']:6.2f} "
               f"{row['processor_ratio']:9.2f} {row['same_losses']}")
-    print(f"a call under a plan costs {cost_us:.1f} us; a step has {calls}")
+    if ranks == 1:
+        cost_us, calls = dispatch_cost(args)
+        print(f"a call under a plan costs {cost_us:.1f} us; a step has {calls}")
     if ours.out:
         with open(ours.out, "w", encoding="utf-8") as out:
             json.dump(rows, out, indent=1)

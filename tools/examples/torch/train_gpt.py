@@ -1,16 +1,20 @@
 """Trains a small GPT on the bytes of a text file, with PyTorch.
 
-Usage: train_gpt.py [--text FILE] [--steps N] [--checkpoint FILE] [...]
+Usage: [ranks.py RANKS] train_gpt.py [--text FILE] [--steps N] [--checkpoint FILE] [...]
+
+On several ranks, as ranks.py or torchrun starts them, each trains on its own windows of the text, and
+gradients are averaged.
 """
 
 import argparse
 import math
+import os
 import pathlib
 
 import torch
-from torch import nn
+from torch import distributed, nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Subset
 
 
 class Text(Dataset):
@@ -71,8 +75,27 @@ class GPT(nn.Module):
         return self.head(self.norm(x))
 
 
+def join():
+    """Returns (this process's rank, ranks); if there are several, they join a process group."""
+    if "RANK" not in os.environ:
+        return 0, 1
+    if not distributed.is_initialized():
+        distributed.init_process_group("gloo")
+    return distributed.get_rank(), distributed.get_world_size()
+
+
+def average_gradients(model, ranks):
+    for parameter in model.parameters() if ranks > 1 else ():
+        distributed.all_reduce(parameter.grad)
+        parameter.grad /= ranks
+
+
 def train(args, model, optimizer, scheduler):
-    loader = DataLoader(Text(args.text, args.length), batch_size=args.batch, shuffle=True)
+    rank, ranks = join()
+    torch.manual_seed(args.seed + rank)  # for windows and dropout
+    text = Text(args.text, args.length)
+    text = Subset(text, range(rank, len(text), ranks))
+    loader = DataLoader(text, batch_size=args.batch, shuffle=True)
     losses = []
     while True:
         for tokens, targets in loader:
@@ -80,14 +103,15 @@ def train(args, model, optimizer, scheduler):
             loss = functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
+            average_gradients(model, ranks)
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             scheduler.step()
             losses.append(loss.item())
             step = len(losses)
-            if step % args.log_every == 0:
+            if step % args.log_every == 0 and rank == 0:
                 print(f"step {step} loss {losses[-1]:.4f}", flush=True)
-            if args.checkpoint and step % args.checkpoint_every == 0:
+            if args.checkpoint and step % args.checkpoint_every == 0 and rank == 0:
                 torch.save({"step": step, "model": model.state_dict(),
                             "optimizer": optimizer.state_dict()}, args.checkpoint)
             if step == args.steps:

@@ -1,0 +1,50 @@
+"""Calls that hand tensors to other threads, which send, receive or sum them.
+
+Until the script or DistributedDataParallel has waited for such work, its tensors are on the device.
+"""
+
+import contextlib
+import functools
+
+import torch
+
+from ._hooks import replace
+from ._step import namespace_of
+
+# Operators that communicate with other processes: never moved, never run twice.
+_NAMESPACES = {"c10d", "_c10d_functional", "c10d_functional", "nccl"}
+# For these the other side may wait for something that this process does later.
+_POINT_TO_POINT = ("send", "recv")
+# Methods of process groups that are not operators in PyTorch 1.13: no dispatch mode sees them.
+_HIDDEN = ("_allgather_base", "_reduce_scatter_base", "allgather_coalesced", "allreduce_coalesced",
+           "alltoall_base", "recv_anysource")
+
+
+@functools.lru_cache(maxsize=None)
+def communicates(function):
+    """Whether an operator hands its tensors to another thread."""
+    return namespace_of(function) in _NAMESPACES
+
+
+def is_point_to_point(function):
+    return function.__name__.startswith(_POINT_TO_POINT)
+
+
+def works_in(result):
+    """What such an operator returns to wait for."""
+    return [each for each in (result if isinstance(result, tuple) else (result,))
+            if isinstance(each, torch.ScriptObject)]
+
+
+def wait_for(work):
+    """Waits until other threads are through with the tensors of a work. If it failed, the script's own wait
+    raises that."""
+    with contextlib.suppress(RuntimeError):
+        work._get_method("wait")()
+
+
+def watch_hidden(stack, around):
+    """Calls `around(original, group, ...)` for collectives that no dispatch mode sees, until `stack` ends."""
+    group = getattr(torch.distributed, "ProcessGroup", None)  # None: this PyTorch was built without
+    for name in _HIDDEN if group is not None and not hasattr(torch.ops.c10d, "alltoall_base_") else ():
+        replace(stack, group, name, around)

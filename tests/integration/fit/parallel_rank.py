@@ -1,0 +1,126 @@
+"""One rank of parallel_test.py: trains tools/examples/torch with one way to average gradients, and writes what it
+did as JSON.
+
+Usage: parallel_rank.py WAY POOL OUT [options of train_gpt.py]. An empty POOL: plainly. torchrun's environment
+variables say which rank this is.
+"""
+
+import contextlib
+import json
+import pathlib
+import sys
+import time
+import zlib
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "tools/examples/torch"))
+import torch  # noqa: E402
+from torch import distributed  # noqa: E402
+
+import hyperoffload  # noqa: E402
+import train_gpt  # noqa: E402
+
+Parallel = torch.nn.parallel.DistributedDataParallel
+
+
+def use_memory():
+    """Other work, for which nearly all values have to leave."""
+    torch.ones(650_000).sum()
+
+
+def be_late():
+    """The others wait for the last rank: what they have handed over is in use for long."""
+    if distributed.get_rank() == distributed.get_world_size() - 1:
+        time.sleep(0.03)
+
+
+def in_one_bucket(model, ranks):
+    """All gradients in one tensor, which the step makes."""
+    gradients = [parameter.grad for parameter in model.parameters()]
+    bucket = torch.cat([gradient.flatten() for gradient in gradients])
+    distributed.all_reduce(bucket)
+    bucket /= ranks
+    for gradient, part in zip(gradients, bucket.split([each.numel() for each in gradients])):
+        gradient.copy_(part.view_as(gradient))
+
+
+def at_once(model, ranks):
+    """Starts all sums, does other work, and waits for them."""
+    be_late()
+    works = [distributed.all_reduce(parameter.grad, async_op=True) for parameter in model.parameters()]
+    use_memory()
+    for work in works:
+        work.wait()
+    for parameter in model.parameters():
+        parameter.grad /= ranks
+
+
+def from_first_to_last(model, ranks):
+    """Point to point: the first rank adds what all others send, and sends the sum back."""
+    rank = distributed.get_rank()
+    be_late()
+    for parameter in model.parameters():
+        if rank > 0:
+            distributed.send(parameter.grad, 0)
+            distributed.irecv(parameter.grad, 0).wait()
+            continue
+        for other in range(1, ranks):
+            received = torch.empty_like(parameter.grad)
+            work = distributed.irecv(received, other)
+            use_memory()
+            work.wait()
+            parameter.grad += received
+        parameter.grad /= ranks
+        for other in range(1, ranks):
+            distributed.send(parameter.grad, other)
+
+
+def coalesced(model, ranks):
+    """By a collective that PyTorch 1.13 does not show to dispatch modes, after gradients have left."""
+    gradients = [parameter.grad for parameter in model.parameters()]
+    use_memory()
+    distributed.all_reduce_coalesced(gradients)
+    for gradient in gradients:
+        gradient /= ranks
+
+
+# Way -> (what averages after backward(), options of DistributedDataParallel or None)
+WAYS = {
+    "parameters": (train_gpt.average_gradients, None),
+    "bucket": (in_one_bucket, None),
+    "async": (at_once, None),
+    "coalesced": (coalesced, None),
+    "p2p": (from_first_to_last, None),
+    "ddp": (lambda *_: None, {"bucket_cap_mb": 0.25}),
+    "views": (lambda *_: None, {"bucket_cap_mb": 0.25, "gradient_as_bucket_view": True}),
+}
+
+
+def main():
+    way, pool, out = sys.argv[1:4]
+    args = train_gpt.arguments(sys.argv[4:])
+    torch.set_num_threads(1)
+    train_gpt.join()
+    model, optimizer, scheduler = train_gpt.build(args)
+    train_gpt.average_gradients, options = WAYS[way]
+    wrapped = model
+    if options is not None:
+        wrapped = Parallel(model, **options)
+        for parameter in model.parameters():
+            parameter.register_hook(lambda _: use_memory())
+        model.head.register_forward_hook(lambda *_: be_late())
+    with contextlib.ExitStack() as stack:
+        run = stack.enter_context(hyperoffload.fit(
+            wrapped, optimizer, device_memory="60%", pool=pool)) if pool else None
+        losses = train_gpt.train(args, wrapped, optimizer, scheduler)
+    if run is not None:
+        print(run.summary(), flush=True)
+    weights = 0
+    for parameter in model.parameters():
+        weights = zlib.crc32(parameter.detach().numpy().tobytes(), weights)
+    pathlib.Path(out).write_text(json.dumps({"losses": [loss.hex() for loss in losses], "weights": weights,
+                                             "stats": run.stats() if run is not None else None}))
+    distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

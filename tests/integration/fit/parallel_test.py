@@ -1,0 +1,96 @@
+"""Trains tools/examples/torch on several ranks of one pool, plainly and within 60 % of its memory: each rank has
+the same losses and weights, bit for bit, in each way to average gradients.
+
+Usage: see support.py.
+"""
+
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import unittest
+
+import support  # first: it finds PyTorch and the package
+import torch
+
+RANK = pathlib.Path(__file__).parent / "parallel_rank.py"
+SMALL = ["--layers", "2", "--width", "64", "--length", "32", "--batch", "8", "--steps", "8"]
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+@unittest.skipUnless(torch.distributed.is_available(), "this PyTorch was built without torch.distributed")
+class Parallel(support.WithDaemon):
+    def start(self, way, ranks, pool):
+        """Returns (process, file that it writes, file of what it prints) of each rank."""
+        environment = {**os.environ, "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
+                       "MASTER_PORT": str(free_port()), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+        started = []
+        for rank in range(ranks):
+            out = self.folder / f"{way}.{ranks}.{bool(pool)}.{rank}"
+            said = open(f"{out}.said", "w+", encoding="utf-8")
+            self.addCleanup(said.close)
+            process = subprocess.Popen([sys.executable, str(RANK), way, pool, str(out), *SMALL], stdout=said,
+                                       stderr=said, env={**environment, "RANK": str(rank)})
+            self.addCleanup(process.wait)
+            self.addCleanup(process.kill)
+            started.append((process, out, said))
+        return started
+
+    def results(self, started):
+        for process, _, said in started:
+            code = process.wait(timeout=300)
+            said.seek(0)
+            self.assertEqual(code, 0, said.read())
+        return [json.loads(out.read_text()) for _, out, _ in started]
+
+    def check(self, way, ranks=2):
+        """Both jobs run at a time. Returns what stats() said of each rank."""
+        jobs = [self.start(way, ranks, pool) for pool in ("", self.pool)]
+        plain, planned = map(self.results, jobs)
+        for rank in range(ranks):
+            self.assertEqual(plain[rank]["losses"], planned[rank]["losses"], rank)
+            self.assertEqual(plain[rank]["weights"], planned[rank]["weights"], rank)
+        self.assertEqual(len({str(each["losses"]) for each in plain}), ranks)  # each has its own windows
+        self.assertEqual(len({each["weights"] for each in plain}), 1)
+        stats = [each["stats"] for each in planned]
+        for each in stats:
+            self.assertLess(each["peak_allocated_bytes"], 1.05 * each["budget_bytes"])
+        return stats
+
+    def check_planned(self, way, ranks=2, recorded=2):
+        for each in self.check(way, ranks):
+            self.assertEqual((each["planned_steps"], each["departures"]), (8 - recorded, 0))
+
+    def test_two_ranks_have_the_same_bits(self):
+        self.check_planned("parameters")
+
+    def test_four_ranks_have_the_same_bits(self):
+        self.check_planned("parameters", ranks=4)
+
+    def test_gradients_in_one_bucket(self):
+        self.check_planned("bucket")
+
+    def test_what_a_collective_works_on_stays_until_it_ends(self):
+        self.check_planned("async")
+
+    def test_what_is_sent_and_received_stays(self):
+        self.check_planned("p2p")
+
+    def test_distributed_data_parallel_runs_under_the_plan(self):
+        self.check_planned("ddp", recorded=3)
+
+    def test_gradients_as_views_of_buckets(self):
+        self.check_planned("views", recorded=3)
+
+    def test_collectives_that_do_not_come_here_find_the_values(self):
+        self.check("coalesced")  # PyTorch 2.x shows them, and they run under the plan
+
+
+if __name__ == "__main__":
+    unittest.main()
