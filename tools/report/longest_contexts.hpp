@@ -10,9 +10,9 @@ namespace ho::analyzer {
 struct ContextRow {
   std::string hardware;
   std::uint64_t device_bytes = 0;
-  std::uint64_t resident_tokens = 0;  ///< with everything on the device; 0: nor does the shortest tried
+  std::uint64_t resident_tokens = 0;  ///< with all on the device; 0: not even the shortest
   std::uint64_t planned_tokens = 0;
-  std::uint64_t bound_tokens = 0;          ///< allowed by the lower bound in program order, to one in 64
+  std::uint64_t bound_tokens = 0;          ///< allowed by the step's lower bound
   std::uint64_t peak_unmanaged_bytes = 0;  ///< what that step needs without a plan
   std::uint64_t arena_bytes = 0;
   std::uint64_t step_ns = 0;
