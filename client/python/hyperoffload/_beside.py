@@ -59,7 +59,7 @@ class Beside:
             if number is not None:
                 return f": it writes to {self._managed[number].name}, which the plan moves"
         if communicates(function):
-            for number in filter(None.__ne__, map(self._number_of, tensors)):
+            for number in [number for number in map(self._number_of, tensors) if number is not None]:
                 return f": another thread takes {self._managed[number].name}, which the plan moves"
         if torch.is_grad_enabled() and len(self.calls) == _CALLS_MAX:
             return ""

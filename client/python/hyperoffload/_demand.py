@@ -94,6 +94,9 @@ class Demand:
         storage = self.find[held]()
         if storage is None:
             return  # PyTorch has freed it
+        loose = self._loose.get(storage._cdata)
+        if loose is not None and loose.stays:
+            return  # another thread may use it
         try:
             storage.resize_(0)
         except RuntimeError:
@@ -156,7 +159,7 @@ class Demand:
     def lend(self, tensors):
         """Another thread may use and change tensors from now on, and no operator says so."""
         self.bring(tensors)
-        for storage in filter(None.__ne__, map(storage_of, tensors)):
+        for storage in [storage for storage in map(storage_of, tensors) if storage is not None]:
             self.stay(storage)
             loose = self._loose.get(storage._cdata)
             if loose is not None and loose.held is not None:

@@ -160,6 +160,7 @@ class Replay:
         return None if storage is None else self._number.get(storage._cdata)
 
     def _begin(self):
+        self._demand.settle()  # a collective between the steps may work on what the plan moves
         for number, held in self._held.items():  # what a departed step had is over
             if number not in self._persistent:
                 self._demand.placed.discard(held)

@@ -372,7 +372,8 @@ class Contract(unittest.TestCase):
                     self.assertIsInstance(json.loads(done.stdout), dict)
                 else:
                     self.assertEqual(done.stdout, "")
-                self.assertEqual([word for word in line if "/new-" in word and os.path.isfile(word)], [])
+                made = [pathlib.Path(word) for word in line if "/new-" in word]  # files, or folders of them
+                self.assertFalse([path for top in made for path in (top, *top.rglob("*")) if path.is_file()])
 
     @for_each(lambda row: row.long)
     def test_ctrl_c_ends_with_130_and_leaves_nothing(self, name, words, row):

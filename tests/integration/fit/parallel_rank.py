@@ -83,9 +83,32 @@ def coalesced(model, ranks):
         gradient /= ranks
 
 
+def sum_between_steps(model, optimizer, scheduler, ranks):
+    """Every third time a sum of the optimizer's state begins after a step, and ends in the next one."""
+    begun, steps, go_on = [], [0], scheduler.step
+
+    def begin():
+        go_on()
+        steps[0] += 1
+        if steps[0] % 3 == 0:
+            be_late()
+            means = [state["exp_avg"] for state in optimizer.state.values()]
+            begun.extend((mean, distributed.all_reduce(mean, async_op=True)) for mean in means)
+
+    def end(*_):
+        while begun:
+            mean, work = begun.pop()
+            work.wait()
+            mean /= ranks
+
+    scheduler.step = begin
+    model.head.register_forward_pre_hook(end)
+
+
 # Way -> (what averages after backward(), options of DistributedDataParallel or None)
 WAYS = {
     "parameters": (train_gpt.average_gradients, None),
+    "between": (train_gpt.average_gradients, None),
     "bucket": (in_one_bucket, None),
     "async": (at_once, None),
     "coalesced": (coalesced, None),
@@ -103,6 +126,8 @@ def main():
     model, optimizer, scheduler = train_gpt.build(args)
     train_gpt.average_gradients, options = WAYS[way]
     wrapped = model
+    if way == "between":
+        sum_between_steps(model, optimizer, scheduler, distributed.get_world_size())
     if options is not None:
         wrapped = Parallel(model, **options)
         for parameter in model.parameters():

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 
 
 def main():
@@ -18,7 +19,14 @@ def main():
     group.setdefault("OMP_NUM_THREADS", "1")
     started = [subprocess.Popen([sys.executable, *sys.argv[2:]], env={**group, "RANK": str(rank)})
                for rank in range(ranks)]
-    sys.exit(max(abs(each.wait()) for each in started))
+    try:
+        while None in (codes := [each.poll() for each in started]) and not any(codes):
+            time.sleep(0.05)
+        sys.exit(next((abs(code) for code in codes if code), 0))
+    finally:  # where a rank has failed the others would wait for it
+        for each in started:
+            each.terminate()
+            each.wait()
 
 
 if __name__ == "__main__":
