@@ -355,4 +355,5 @@ class Demand:
 
     def close(self):
         """Ends the runtime; what is away is lost. pause() before."""
+        self.works.clear()  # they go on, and nothing moves any more
         self.runtime.close()

@@ -166,7 +166,6 @@ class Run:
                     replay.finish()
                 self._demand.pause()  # what was on its way
             finally:
-                self._demand.works.clear()  # the script's; nothing moves any more
                 self._demand.close()
         except _library.Error as lost:
             if kind is None:
