@@ -278,9 +278,8 @@ def lapse(pool_address, transport, seed, end, _):
 def main():
     kind, pool, transport, seed, seconds, folder = sys.argv[1:7]
     try:
-        {"memory": memory, "flash": flash, "blocks": blocks, "objects": objects, "events": events,
-         "lapse": lapse}[kind](
-            pool, transport, seed, time.monotonic() + float(seconds), folder)
+        work = {"memory": memory, "flash": flash, "blocks": blocks, "objects": objects, "events": events, "lapse": lapse}
+        work[kind](pool, transport, seed, time.monotonic() + float(seconds), folder)
     except Wrong as error:
         print(f"WRONG BYTES: {error}", file=sys.stderr)
         return 9

@@ -84,7 +84,7 @@ class Parallel(support.WithDaemon):
     def test_what_a_collective_works_on_stays_until_it_ends(self):
         self.check_planned("async")
 
-    def test_a_sum_that_begins_between_two_steps_ends_before_the_plan_goes_on(self):
+    def test_a_sum_that_begins_between_two_steps_has_the_same_bits(self):
         for each in self.check("between"):
             self.assertGreater(each["planned_steps"], 0)
 
