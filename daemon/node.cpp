@@ -89,8 +89,9 @@ struct Node::Parts {
         ticker(io),
         watchdog(io, *data) {
     if (the_config.blocks_ddr_bytes == 0) return;
-    blocks.emplace(pool, grants, the_clock,
-                   BlockStore::Options{the_config.blocks_ddr_bytes, random_u64()});
+    blocks.emplace(pool, grants, staging, the_clock,
+                   BlockStore::Options{the_config.blocks_ddr_bytes,
+                                       flash ? the_config.blocks_flash_bytes : 0, random_u64()});
     blocks->set_quota(
         [this](const std::string& owner) { return service.access().quota_of(owner).blocks_bytes; });
     service.set_blocks(*blocks);

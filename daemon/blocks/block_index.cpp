@@ -16,15 +16,35 @@ std::uint64_t mix(std::uint64_t value) {
   return value ^ (value >> 31U);
 }
 
+/// A BlockId is a block's number and how often it had come to DDR before.
+constexpr unsigned kStayBits = 20;
+constexpr std::uint64_t kStayMask = (1U << kStayBits) - 1;
+
 }  // namespace
+
+BlockFigures& BlockFigures::operator+=(const BlockFigures& other) {
+  blocks += other.blocks;
+  bytes += other.bytes;
+  ddr_bytes += other.ddr_bytes;
+  flash_bytes += other.flash_bytes;
+  hits += other.hits;
+  flash_hits += other.flash_hits;
+  misses += other.misses;
+  puts += other.puts;
+  evictions += other.evictions;
+  return *this;
+}
 
 std::size_t BlockIndex::KeyHash::operator()(const BlockKey& key) const {
   return mix(mix(key.low ^ salt) + (key.high ^ ~salt));
 }
 
-BlockIndex::BlockIndex(std::uint64_t segment_bytes, std::uint64_t salt)
-    : segment_bytes_(segment_bytes), visible_(0, KeyHash{salt}), remembered_(0, KeyHash{salt}) {
-  HO_CHECK(segment_bytes >= kBlockBytesMin && segment_bytes % kSlotAlign == 0);
+BlockIndex::BlockIndex(std::uint64_t area_bytes, std::uint64_t salt)
+    : area_bytes_(area_bytes),
+      tiers_{BlockTier(area_bytes), BlockTier(area_bytes)},
+      visible_(0, KeyHash{salt}),
+      remembered_(0, KeyHash{salt}) {
+  HO_CHECK(area_bytes >= kBlockBytesMin && area_bytes % BlockTier::kSlotAlign == 0);
 }
 
 ModelIndex BlockIndex::model(const std::string& name) {
@@ -36,40 +56,78 @@ ModelIndex BlockIndex::model(const std::string& name) {
 }
 
 BlockPlace BlockIndex::place_of(const Block& block) const {
-  const std::uint64_t stride = align_up(block.length_bytes, kSlotAlign);
-  return {block.id, block.segment, block.slot * stride, block.length_bytes, block.checksum};
+  const BlockCopy& copy = *block.copy(BlockMedium::kDdr);
+  return {BlockId(block.number.value() << kStayBits | (block.stays & kStayMask)),
+          SegmentId(copy.area.value()), BlockTier::offset_of(copy), block.length_bytes,
+          block.checksum};
+}
+
+/// The block, if this is still its stay in DDR.
+BlockIndex::Block* BlockIndex::find(BlockId id) {
+  const auto found = blocks_.find(BlockNumber(id.value() >> kStayBits));
+  if (found == blocks_.end()) return nullptr;
+  Block& block = found->second;
+  if (!block.copy(BlockMedium::kDdr)) return nullptr;
+  return (block.stays & kStayMask) == (id.value() & kStayMask) ? &block : nullptr;
 }
 
 /// Keeps the block from being evicted, for one more reason.
 void BlockIndex::hold(Block& block) {
-  if (block.pins++ > 0) return;
-  HO_CHECK(sizes_.at(block.length_bytes).order.erase(&block) == 1);
-  segments_.at(block.segment).held += 1;
+  if (block.holds++ > 0) return;
+  for (const BlockMedium medium : kMedia) {
+    if (block.ready(medium)) tier(medium).hold(*block.copy(medium), block.number);
+  }
 }
 
 /// Ends one reason. A block that was removed meanwhile goes with the last one.
 void BlockIndex::let_go(Block& block) {
-  HO_CHECK(block.pins > 0);
-  if (--block.pins > 0) return;
+  HO_CHECK(block.holds > 0);
+  if (--block.holds > 0) return;
   if (block.state == State::kLeaving) return forget(block);
-  segments_.at(block.segment).held -= 1;
-  HO_CHECK(sizes_.at(block.length_bytes).order.insert(&block).second);
+  for (const BlockMedium medium : kMedia) {
+    if (block.ready(medium)) tier(medium).let_go(*block.copy(medium), block.number);
+  }
 }
 
 /// Makes a block one of the last to be evicted. A request that pins blocks and then gets them uses
 /// them once: while a block is pinned only further pins count.
 void BlockIndex::use(Block& block, bool pins) {
-  Size& size = sizes_.at(block.length_bytes);
-  const bool ordered = block.pins == 0;
-  if (ordered) HO_CHECK(size.order.erase(&block) == 1);
-  if (ordered || pins) block.uses = std::min(block.uses + 1, kUsesMax);
-  block.worth = size.clock + std::uint64_t{block.cost} * block.uses;
-  block.used = ++uses_;
-  if (ordered) HO_CHECK(size.order.insert(&block).second);
+  if (block.pins == 0 || pins) block.uses = std::min(block.uses + 1, kUsesMax);
+  const std::uint64_t weight = std::uint64_t{block.cost} * block.uses;
+  ++uses_;
+  for (const BlockMedium medium : kMedia) {
+    if (block.ready(medium)) tier(medium).use(*block.copy(medium), block.number, weight, uses_);
+  }
 }
 
-/// Takes a stored block out, and remembers its uses.
-void BlockIndex::evict_block(Block& block) {
+/// The block, which is held, has all its bytes in this medium.
+void BlockIndex::make_ready(Block& block, BlockMedium medium) {
+  HO_CHECK(block.holds > 0 && block.state == State::kStored);
+  BlockCopy& copy = *block.copy(medium);
+  copy.ready = true;
+  tier(medium).use(copy, block.number, std::uint64_t{block.cost} * block.uses, ++uses_);
+  count(block, medium, true);
+}
+
+void BlockIndex::count(const Block& block, BlockMedium medium, bool more) {
+  BlockFigures& figures = figures_of(block);
+  std::uint64_t& bytes = medium == BlockMedium::kDdr ? figures.ddr_bytes : figures.flash_bytes;
+  bytes = more ? bytes + block.length_bytes : bytes - block.length_bytes;
+}
+
+/// Takes a stored block out of one medium. It has a copy in the other one.
+void BlockIndex::drop_copy(Block& block, BlockMedium medium) {
+  BlockCopy& copy = *block.copy(medium);
+  if (copy.may_go) tier(medium).hold(copy, block.number);
+  if (copy.ready) count(block, medium, false);
+  tier(medium).give_back(copy);
+  block.copy(medium).reset();
+}
+
+/// Takes a copy out; the block goes with its last one, and its uses are remembered.
+void BlockIndex::evict(Block& block, BlockMedium medium) {
+  const BlockMedium other = medium == BlockMedium::kDdr ? BlockMedium::kFlash : BlockMedium::kDdr;
+  if (block.ready(other)) return drop_copy(block, medium);
   figures_of(block).evictions += 1;
   remembered_[block.key] = {block.uses, ++evictions_};
   evicted_.emplace_back(evictions_, block.key);
@@ -82,6 +140,23 @@ void BlockIndex::evict_block(Block& block) {
   }
 }
 
+/// @return whether a slot is free.
+bool BlockIndex::make_room(BlockMedium medium, std::uint64_t length_bytes, Evict evict) {
+  BlockTier& of = tier(medium);
+  if (of.has_room(length_bytes)) return true;
+  const auto victim = evict == Evict::kYes ? of.cheapest(length_bytes) : std::nullopt;
+  if (!victim) return false;
+  give_up(*victim, medium);
+  return true;
+}
+
+/// Evicts a copy because its slot is wanted: the tier's other copies are worth less from now on.
+void BlockIndex::give_up(BlockNumber victim, BlockMedium medium) {
+  Block& block = blocks_.at(victim);
+  tier(medium).note_evicted(*block.copy(medium));
+  evict(block, medium);
+}
+
 /// Returns the uses that an evicted block had, and forgets them.
 std::uint32_t BlockIndex::recall(const BlockKey& key) {
   const auto found = remembered_.find(key);
@@ -91,7 +166,7 @@ std::uint32_t BlockIndex::recall(const BlockKey& key) {
   return uses;
 }
 
-/// A stored block is not found any more. Its slot is free, unless a pin holds it.
+/// A stored block is not found any more. Its slots are free, unless it is held.
 void BlockIndex::take_out(Block& block) {
   HO_CHECK(block.state == State::kStored);
   HO_CHECK(visible_.erase(block.key) == 1);
@@ -99,34 +174,36 @@ void BlockIndex::take_out(Block& block) {
   figures.blocks -= 1;
   figures.bytes -= block.length_bytes;
   block.state = State::kLeaving;
-  if (block.pins > 0) return;
-  sizes_.at(block.length_bytes).order.erase(&block);
-  segments_.at(block.segment).held += 1;
-  forget(block);
+  for (const BlockMedium medium : kMedia) {
+    if (block.ready(medium)) count(block, medium, false);
+  }
+  if (block.holds == 0) forget(block);
 }
 
-/// Frees the slot of a block that is in no order.
+/// Frees the slots of a block that is not stored any more.
 void BlockIndex::forget(Block& block) {
   HO_CHECK(block.pins == 0 && block.state != State::kStored);
-  Segment& segment = segments_.at(block.segment);
-  HO_CHECK(segment.held > 0);
-  segment.held -= 1;
-  segment.slots[block.slot] = nullptr;
-  segment.free.push_back(block.slot);
-  sizes_.at(block.length_bytes).with_room.insert(block.segment);
-  if (block.state == State::kReserved) reserved_.erase(block.id);
-  blocks_.erase(block.id);
+  for (const BlockMedium medium : kMedia) {
+    auto& copy = block.copy(medium);
+    if (!copy) continue;
+    if (copy->may_go) tier(medium).hold(*copy, block.number);
+    tier(medium).give_back(*copy);
+  }
+  if (block.state == State::kReserved) reserved_.erase(block.number);
+  blocks_.erase(block.number);
 }
 
-std::optional<BlockPlace> BlockIndex::get(const BlockKey& key, ModelIndex model) {
+std::optional<BlockIndex::Found> BlockIndex::get(const BlockKey& key, ModelIndex model) {
   const auto found = visible_.find(key);
   if (found == visible_.end()) {
     models_[model.value()].second.misses += 1;
     return std::nullopt;
   }
+  Block& block = *found->second;
+  use(block, false);
+  if (!block.ready(BlockMedium::kDdr)) return Found{block.number, std::nullopt};
   models_[model.value()].second.hits += 1;
-  use(*found->second, false);
-  return place_of(*found->second);
+  return Found{block.number, place_of(block)};
 }
 
 bool BlockIndex::remove(const BlockKey& key) {
@@ -137,74 +214,57 @@ bool BlockIndex::remove(const BlockKey& key) {
 }
 
 BlockIndex::Reserved BlockIndex::reserve(const Want& want, Evict evict, TimePoint now) {
-  HO_CHECK(want.length_bytes >= kBlockBytesMin && want.length_bytes <= segment_bytes_);
+  HO_CHECK(want.length_bytes >= kBlockBytesMin && want.length_bytes <= area_bytes_);
   HO_CHECK(want.cost > 0 && want.model.value() < models_.size());
   if (const auto found = visible_.find(want.key); found != visible_.end()) {
     use(*found->second, false);
     return {Answer::kExists, {}};
   }
-  const auto size = sizes_.find(want.length_bytes);
-  if (size == sizes_.end()) return {};
-  if (size->second.with_room.empty()) {
-    if (evict == Evict::kNo || size->second.order.empty()) return {};
-    Block& victim = **size->second.order.begin();
-    size->second.clock = victim.worth;
-    evict_block(victim);
-  }
-  const SegmentId id = *size->second.with_room.begin();
-  Segment& segment = segments_.at(id);
+  if (!make_room(BlockMedium::kDdr, want.length_bytes, evict)) return {};
   Block block;
-  block.id = BlockId(next_block_++);
+  block.number = BlockNumber(next_block_++);
   block.key = want.key;
-  block.segment = id;
-  block.slot = segment.free.back();
   block.cost = want.cost;
   block.model = want.model;
   block.writer = want.session;
   block.since = now;
   block.length_bytes = want.length_bytes;
-  segment.free.pop_back();
-  if (segment.free.empty()) size->second.with_room.erase(id);
-  Block& made = blocks_.emplace(block.id, block).first->second;
-  segment.slots[block.slot] = &made;
-  segment.held += 1;
-  reserved_.insert(block.id);
+  block.copy(BlockMedium::kDdr) = tier(BlockMedium::kDdr).take(want.length_bytes, block.number);
+  const Block& made = blocks_.emplace(block.number, block).first->second;
+  reserved_.insert(block.number);
   return {Answer::kReserved, place_of(made)};
 }
 
 bool BlockIndex::commit(BlockId id, SessionId session, const BlockChecksum& checksum) {
-  const auto found = blocks_.find(id);
-  if (found == blocks_.end()) return false;
-  Block& block = found->second;
-  if (block.state != State::kReserved || block.writer != session) return false;
-  if (const auto other = visible_.find(block.key); other != visible_.end()) {
+  Block* const block = find(id);
+  if (block == nullptr || block->state != State::kReserved || block->writer != session) {
+    return false;
+  }
+  if (const auto other = visible_.find(block->key); other != visible_.end()) {
     use(*other->second, false);
-    forget(block);
+    forget(*block);
     return true;
   }
-  reserved_.erase(id);
-  block.state = State::kStored;
-  block.checksum = checksum;
-  visible_.emplace(block.key, &block);
-  Size& size = sizes_.at(block.length_bytes);
-  block.uses = std::min(recall(block.key) + 1, kUsesMax);
-  block.worth = size.clock + std::uint64_t{block.cost} * block.uses;
-  block.used = ++uses_;
-  segments_.at(block.segment).held -= 1;
-  HO_CHECK(size.order.insert(&block).second);
-  BlockFigures& figures = figures_of(block);
+  reserved_.erase(block->number);
+  block->state = State::kStored;
+  block->checksum = checksum;
+  block->uses = std::min(recall(block->key) + 1, kUsesMax);
+  visible_.emplace(block->key, block);
+  BlockFigures& figures = figures_of(*block);
   figures.blocks += 1;
-  figures.bytes += block.length_bytes;
+  figures.bytes += block->length_bytes;
   figures.puts += 1;
+  block->holds = 1;
+  make_ready(*block, BlockMedium::kDdr);
+  let_go(*block);
   return true;
 }
 
 void BlockIndex::drop(BlockId id, SessionId session) {
-  const auto found = blocks_.find(id);
-  if (found == blocks_.end()) return;
-  Block& block = found->second;
-  if (block.state == State::kStored) return take_out(block);
-  if (block.state == State::kReserved && block.writer == session) forget(block);
+  Block* const block = find(id);
+  if (block == nullptr) return;
+  if (block->state == State::kStored) return take_out(*block);
+  if (block->state == State::kReserved && block->writer == session) forget(*block);
 }
 
 BlockIndex::Pinned BlockIndex::pin(std::span<const BlockKey> keys, ModelIndex model,
@@ -214,15 +274,19 @@ BlockIndex::Pinned BlockIndex::pin(std::span<const BlockKey> keys, ModelIndex mo
   for (const BlockKey& key : keys) {
     const auto found = visible_.find(key);
     if (found == visible_.end()) break;
-    pin.blocks.push_back(found->second->id);
+    pin.blocks.push_back(found->second->number);
   }
   out.count = pin.blocks.size();
   BlockFigures& figures = models_[model.value()].second;
   figures.hits += out.count;
   figures.misses += keys.size() - out.count;
-  for (const BlockId id : pin.blocks) use(blocks_.at(id), true);
+  for (const BlockNumber number : pin.blocks) use(blocks_.at(number), true);
   if (pin.blocks.empty() || pins_of_[session] >= kPinsPerSessionMax) return out;
-  for (const BlockId id : pin.blocks) hold(blocks_.at(id));
+  for (const BlockNumber number : pin.blocks) {
+    Block& block = blocks_.at(number);
+    block.pins += 1;
+    hold(block);
+  }
   out.pin = PinId(next_pin_++);
   pins_of_[session] += 1;
   pins_.emplace(out.pin, std::move(pin));
@@ -230,7 +294,11 @@ BlockIndex::Pinned BlockIndex::pin(std::span<const BlockKey> keys, ModelIndex mo
 }
 
 void BlockIndex::end_pin(const Pin& pin) {
-  for (const BlockId id : pin.blocks) let_go(blocks_.at(id));
+  for (const BlockNumber number : pin.blocks) {
+    Block& block = blocks_.at(number);
+    block.pins -= 1;
+    let_go(block);
+  }
   const auto of = pins_of_.find(pin.session);
   if (--of->second == 0) pins_of_.erase(of);
 }
@@ -247,20 +315,21 @@ void BlockIndex::clear() {
   reserved_.clear();
   pins_.clear();
   pins_of_.clear();
-  sizes_.clear();
-  segments_.clear();
+  for (BlockTier& one : tiers_) one = BlockTier(area_bytes_);
   blocks_.clear();
   remembered_.clear();
   evicted_.clear();
-  for (auto& [name, figures] : models_) figures.blocks = figures.bytes = 0;
+  for (auto& [name, figures] : models_) {
+    figures.blocks = figures.bytes = figures.ddr_bytes = figures.flash_bytes = 0;
+  }
 }
 
 void BlockIndex::end_session(SessionId session) {
-  std::vector<BlockId> reserved;
-  for (const BlockId id : reserved_) {
-    if (blocks_.at(id).writer == session) reserved.push_back(id);
+  std::vector<BlockNumber> reserved;
+  for (const BlockNumber number : reserved_) {
+    if (blocks_.at(number).writer == session) reserved.push_back(number);
   }
-  for (const BlockId id : reserved) forget(blocks_.at(id));
+  for (const BlockNumber number : reserved) forget(blocks_.at(number));
   for (auto at = pins_.begin(); at != pins_.end();) {
     if (at->second.session != session) {
       ++at;
@@ -288,53 +357,23 @@ void BlockIndex::tick(TimePoint now) {
   }
 }
 
-void BlockIndex::add_segment(SegmentId id, std::uint64_t length_bytes) {
-  HO_CHECK(length_bytes >= kBlockBytesMin && length_bytes <= segment_bytes_);
-  Segment segment;
-  segment.length_bytes = length_bytes;
-  const auto slots =
-      static_cast<std::uint32_t>(segment_bytes_ / align_up(length_bytes, kSlotAlign));
-  segment.slots.assign(slots, nullptr);
-  for (std::uint32_t slot = slots; slot > 0; --slot) segment.free.push_back(slot - 1);
-  HO_CHECK(segments_.emplace(id, std::move(segment)).second);
-  sizes_[length_bytes].with_room.insert(id);
+void BlockIndex::add_area(BlockMedium medium, AreaId area, std::uint64_t length_bytes) {
+  HO_CHECK(length_bytes >= kBlockBytesMin);
+  tier(medium).add_area(area, length_bytes);
 }
 
-std::optional<SegmentId> BlockIndex::coldest() const {
-  // Free segments first: they cost nothing. Then by the block that was not used for longest.
-  const Block* oldest = nullptr;
-  for (const auto& [id, segment] : segments_) {
-    if (segment.free.size() == segment.slots.size()) return id;
+void BlockIndex::drop_area(BlockMedium medium, AreaId area) {
+  for (const BlockNumber number : tier(medium).blocks_of(area)) {
+    Block& block = blocks_.at(number);
+    HO_CHECK(block.holds == 0 && block.state == State::kStored);
+    evict(block, medium);
   }
-  for (const auto& [bytes, size] : sizes_) {
-    for (const Block* block : size.order) {
-      if (segments_.at(block->segment).held > 0) continue;
-      if (oldest == nullptr || block->used < oldest->used) oldest = block;
-      break;
-    }
-  }
-  if (oldest == nullptr) return std::nullopt;
-  return oldest->segment;
-}
-
-void BlockIndex::drop_segment(SegmentId id) {
-  Segment& segment = segments_.at(id);
-  HO_CHECK(segment.held == 0);
-  for (Block* const block : segment.slots) {
-    if (block != nullptr) evict_block(*block);
-  }
-  const auto size = sizes_.find(segment.length_bytes);
-  size->second.with_room.erase(id);
-  const std::uint64_t bytes = segment.length_bytes;
-  segments_.erase(id);
-  const bool last = std::none_of(segments_.begin(), segments_.end(),
-                                 [&](const auto& one) { return one.second.length_bytes == bytes; });
-  if (last) sizes_.erase(size);
+  tier(medium).remove_area(area);
 }
 
 bool BlockIndex::takes(std::uint64_t length_bytes) const {
-  if (length_bytes < kBlockBytesMin || length_bytes > segment_bytes_) return false;
-  return sizes_.count(length_bytes) > 0 || sizes_.size() < kSizesMax;
+  if (length_bytes < kBlockBytesMin || length_bytes > area_bytes_) return false;
+  return tier(BlockMedium::kDdr).takes(length_bytes);
 }
 
 }  // namespace ho::daemon

@@ -17,10 +17,12 @@
 #include "common/base/strong.hpp"
 #include "common/base/units.hpp"
 #include "common/model/address.hpp"
+#include "daemon/blocks/block_tier.hpp"
 
 namespace ho::daemon {
 
-/// A reserved or stored block of one tenant. Never reused.
+/// A block of one tenant, reserved or stored, while it stays in DDR. A block that comes back from
+/// flash has another one: what a job says of the slot that it had before means nothing any more.
 using BlockId = Strong<struct BlockIdTag, std::uint64_t>;
 /// Blocks that are held for a session. Never reused.
 using PinId = Strong<struct PinIdTag, std::uint64_t>;
@@ -37,7 +39,10 @@ struct BlockKey {
 /// XXH3-128 of a block's bytes, as its writer sent it. The daemon only keeps it.
 using BlockChecksum = std::array<std::uint64_t, 2>;
 
-/// Where a block's bytes are.
+/// Where a tenant's blocks are.
+enum class BlockMedium : std::uint8_t { kDdr, kFlash };
+
+/// Where a block's bytes are in DDR.
 struct BlockPlace {
   BlockId id;
   SegmentId segment;
@@ -51,20 +56,32 @@ struct BlockPlace {
 struct BlockFigures {
   std::uint64_t blocks = 0;
   std::uint64_t bytes = 0;
+  std::uint64_t ddr_bytes = 0;    ///< of those that are in DDR
+  std::uint64_t flash_bytes = 0;  ///< of those that are on flash; a block may be in both
   std::uint64_t hits = 0;
+  std::uint64_t flash_hits = 0;  ///< of the hits, those that were read from flash
   std::uint64_t misses = 0;
   std::uint64_t puts = 0;
   std::uint64_t evictions = 0;
+
+  BlockFigures& operator+=(const BlockFigures& other);
 };
 
 /// The blocks of one tenant: which are stored, where, and which goes when there is no room. No I/O,
-/// no memory, no threads; the caller passes the time. Owner: the control thread.
+/// no memory, no threads; the caller passes the time and moves the bytes. Owner: the control
+/// thread.
 ///
-/// Segments are cut into slots of one size, so that slots never fragment. A block is visible from
-/// commit() on:
+/// A block is visible from commit() on:
 ///
-///   (none) --reserve--> reserved --commit--> stored --evict, remove, drop--> (none)
+///   (none) --reserve--> reserved --commit--> in DDR --evict, remove, drop--> (none)
 ///                       reserved --drop, too old, its session ends--> (none)
+///
+/// With flash it may have a copy in either tier, or in both:
+///
+///   in DDR --save_next, saved--> in both --its DDR is needed--> on flash --load, loaded--> in both
+///
+/// The blocks that go next are saved ahead of time, so that room in DDR never waits for flash. One
+/// that goes before it was saved is gone.
 ///
 /// Eviction is LRU, weighted by cost and uses (GreedyDual-Frequency: Cherkasova, 1998): a block is
 /// worth the worth of the last one evicted plus its cost times its uses, counted anew at each use.
@@ -75,17 +92,18 @@ struct BlockFigures {
 class BlockIndex {
  public:
   static constexpr std::uint64_t kBlockBytesMin = 4 * kKiB;
-  /// Slots begin at multiples of this.
-  static constexpr std::uint64_t kSlotAlign = 4 * kKiB;
-  static constexpr std::size_t kSizesMax = 16;   ///< sizes of blocks in one tenant
   static constexpr std::size_t kModelsMax = 64;  ///< further ones are counted as the last
   static constexpr std::size_t kPinsPerSessionMax = 256;
   static constexpr std::size_t kRememberedPerBlock = 2;  ///< evicted keys in the index
   static constexpr std::uint32_t kUsesMax = 3;           ///< further ones do not count
   static constexpr Duration kReservationMax = std::chrono::seconds(10);
+  /// How many of the blocks that go next are saved ahead: one in kAheadShare, and at most
+  /// kAheadMax.
+  static constexpr std::uint64_t kAheadShare = 8;
+  static constexpr std::uint64_t kAheadMax = 512;
 
   /// @param salt  a secret: nobody can choose keys that fall into one bucket.
-  BlockIndex(std::uint64_t segment_bytes, std::uint64_t salt);
+  BlockIndex(std::uint64_t area_bytes, std::uint64_t salt);
   BlockIndex(const BlockIndex&) = delete;
   BlockIndex& operator=(const BlockIndex&) = delete;
 
@@ -97,8 +115,13 @@ class BlockIndex {
   }
   [[nodiscard]] std::size_t blocks() const { return visible_.size(); }
 
-  /// Finds a stored block, counts the hit or the miss, and makes it the last to be evicted.
-  [[nodiscard]] std::optional<BlockPlace> get(const BlockKey& key, ModelIndex model);
+  struct Found {
+    BlockNumber block;
+    std::optional<BlockPlace> place;  ///< nullopt: it is on flash, and load() brings it
+  };
+  /// Finds a stored block, and makes it the last to be evicted. Counts a hit in DDR, and a miss; of
+  /// one on flash its end counts.
+  [[nodiscard]] std::optional<Found> get(const BlockKey& key, ModelIndex model);
   /// The same without a count or a use.
   [[nodiscard]] bool has(const BlockKey& key) const { return visible_.count(key) > 0; }
   /// @return false: it was not there.
@@ -165,27 +188,66 @@ class BlockIndex {
   /// Makes an empty index so. @return kCorrupt: it contradicts itself, and the index is of no use.
   [[nodiscard]] Result<void> adopt(const Left& left);
 
-  /// Adds a segment for blocks of this size.
-  void add_segment(SegmentId segment, std::uint64_t length_bytes);
-  /// The segment of the block that would be evicted first, among those without pins and
-  /// reservations. nullopt: there is none.
-  [[nodiscard]] std::optional<SegmentId> coldest() const;
-  /// Evicts all blocks of a segment that coldest() gave, and forgets it.
-  void drop_segment(SegmentId segment);
-  [[nodiscard]] std::size_t segments() const { return segments_.size(); }
-  [[nodiscard]] bool has_segment(SegmentId segment) const { return segments_.count(segment) > 0; }
+  /// Adds a segment, or an extent of flash, for blocks of this size.
+  void add_area(BlockMedium medium, AreaId area, std::uint64_t length_bytes);
+  /// As BlockTier::coldest().
+  [[nodiscard]] std::optional<AreaId> coldest(BlockMedium medium) const {
+    return tier(medium).coldest();
+  }
+  /// Evicts all copies of an area that coldest() gave, and forgets it.
+  void drop_area(BlockMedium medium, AreaId area);
+  [[nodiscard]] std::size_t areas(BlockMedium medium) const { return tier(medium).areas(); }
+  [[nodiscard]] bool has_area(BlockMedium medium, AreaId area) const {
+    return tier(medium).has_area(area);
+  }
+  /// The sizes of blocks that have room in DDR.
+  [[nodiscard]] std::vector<std::uint64_t> sizes() const { return tier(BlockMedium::kDdr).sizes(); }
   /// Whether a block of this size may come: its size is known, or one more may be.
   [[nodiscard]] bool takes(std::uint64_t length_bytes) const;
 
+  /// Bytes to be moved between the tiers.
+  struct Move {
+    BlockNumber block;
+    AreaId segment;
+    std::uint64_t segment_offset_bytes = 0;
+    AreaId extent;
+    std::uint64_t extent_offset_bytes = 0;
+    std::uint64_t bytes = 0;  ///< the whole slot
+  };
+  /// Blocks of this size that should be saved now: the next to go, where there is little room.
+  [[nodiscard]] std::vector<BlockNumber> unsaved(std::uint64_t length_bytes) const;
+  /// Takes a slot on flash for a block that unsaved() gave; it stays in DDR until saved().
+  /// @return nullopt: there is no slot.
+  [[nodiscard]] std::optional<Move> save(BlockNumber block, Evict evict);
+  /// The copy on flash is made, or could not be.
+  void saved(BlockNumber block, bool done);
+  /// Of what a load may take the slot: of blocks that are saved, or of any.
+  enum class Victim : std::uint8_t { kSaved, kAny };
+  struct Load {
+    enum class Answer : std::uint8_t { kBegun, kNoRoom, kGone } answer = Answer::kGone;
+    Move move;  ///< while kBegun
+  };
+  /// Takes a slot in DDR for a block that get() found on flash. kGone: it is not there any more.
+  [[nodiscard]] Load load(BlockNumber block, Victim victim);
+  /// The copy in DDR is made, or could not be: then the block is gone.
+  /// @return nullopt: it is gone, or was removed.
+  std::optional<BlockPlace> loaded(BlockNumber block, bool done);
+  /// Keeps a stored block from being evicted until release().
+  void hold(BlockNumber block) { hold(blocks_.at(block)); }
+  void release(BlockNumber block) { let_go(blocks_.at(block)); }
+  /// Counts the end of a get that had to load.
+  void count_load(ModelIndex model, bool hit);
+
  private:
+  static constexpr std::array kMedia{BlockMedium::kDdr, BlockMedium::kFlash};
   enum class State : std::uint8_t { kReserved, kStored, kLeaving };
   struct Block {
-    BlockId id;
+    BlockNumber number;
     BlockKey key;
     State state = State::kReserved;
-    SegmentId segment;
-    std::uint32_t slot = 0;
-    std::uint32_t pins = 0;
+    std::uint32_t holds = 0;  ///< pins, moves and answers that keep it
+    std::uint32_t pins = 0;   ///< of the holds
+    std::uint32_t stays = 0;  ///< in DDR, before this one
     std::uint32_t cost = 1;
     std::uint32_t uses = 1;
     ModelIndex model;
@@ -193,29 +255,22 @@ class BlockIndex {
     TimePoint since;   ///< while kReserved
     std::uint64_t length_bytes = 0;
     BlockChecksum checksum{};
-    std::uint64_t worth = 0;
-    std::uint64_t used = 0;
-  };
-  struct CheapestFirst {
-    bool operator()(const Block* a, const Block* b) const {
-      return a->worth != b->worth ? a->worth < b->worth : a->used < b->used;
+    std::array<std::optional<BlockCopy>, kMedia.size()> copies;  ///< by medium
+
+    [[nodiscard]] std::optional<BlockCopy>& copy(BlockMedium medium) {
+      return copies[static_cast<std::size_t>(medium)];
     }
-  };
-  struct Size {
-    std::set<Block*, CheapestFirst> order;  ///< stored and not pinned
-    std::set<SegmentId> with_room;
-    std::uint64_t clock = 0;  ///< the worth of the last one evicted
-  };
-  struct Segment {
-    std::uint64_t length_bytes = 0;  ///< one size for its blocks
-    std::vector<Block*> slots;       ///< nullptr: free
-    std::vector<std::uint32_t> free;
-    std::uint32_t held = 0;  ///< blocks that are not in the order
+    [[nodiscard]] const std::optional<BlockCopy>& copy(BlockMedium medium) const {
+      return copies[static_cast<std::size_t>(medium)];
+    }
+    [[nodiscard]] bool ready(BlockMedium medium) const {
+      return copy(medium) && copy(medium)->ready;
+    }
   };
   struct Pin {
     SessionId session;
     TimePoint until;
-    std::vector<BlockId> blocks;
+    std::vector<BlockNumber> blocks;
   };
   struct KeyHash {
     std::uint64_t salt = 0;
@@ -226,29 +281,42 @@ class BlockIndex {
     std::uint64_t number = 0;  ///< counts evictions
   };
 
+  [[nodiscard]] BlockTier& tier(BlockMedium medium) {
+    return tiers_[static_cast<std::size_t>(medium)];
+  }
+  [[nodiscard]] const BlockTier& tier(BlockMedium medium) const {
+    return tiers_[static_cast<std::size_t>(medium)];
+  }
   [[nodiscard]] BlockFigures& figures_of(const Block& block) {
     return models_[block.model.value()].second;
   }
+  [[nodiscard]] Block* find(BlockId id);
   [[nodiscard]] BlockPlace place_of(const Block& block) const;
   void hold(Block& block);
   void let_go(Block& block);
   void use(Block& block, bool pins);
-  void evict_block(Block& block);
+  void make_ready(Block& block, BlockMedium medium);
+  void count(const Block& block, BlockMedium medium, bool more);
+  void drop_copy(Block& block, BlockMedium medium);
+  void evict(Block& block, BlockMedium medium);
+  [[nodiscard]] bool make_room(BlockMedium medium, std::uint64_t length_bytes, Evict evict);
+  void give_up(BlockNumber victim, BlockMedium medium);
+  [[nodiscard]] std::uint64_t ahead(std::uint64_t length_bytes) const;
+  [[nodiscard]] Move move_of(const Block& block) const;
   [[nodiscard]] std::uint32_t recall(const BlockKey& key);
   void take_out(Block& block);
   void forget(Block& block);
   void end_pin(const Pin& pin);
 
-  const std::uint64_t segment_bytes_;
-  std::unordered_map<BlockId, Block> blocks_;  ///< one whose elements do not move
+  const std::uint64_t area_bytes_;
+  std::array<BlockTier, kMedia.size()> tiers_;     ///< by medium
+  std::unordered_map<BlockNumber, Block> blocks_;  ///< one whose elements do not move
   std::unordered_map<BlockKey, Block*, KeyHash> visible_;
   std::unordered_map<BlockKey, Remembered, KeyHash> remembered_;
   std::deque<std::pair<std::uint64_t, BlockKey>> evicted_;  ///< the earliest first
-  std::set<BlockId> reserved_;                              ///< by age
+  std::set<BlockNumber> reserved_;                          ///< by age
   std::map<PinId, Pin> pins_;
   std::map<SessionId, std::size_t> pins_of_;
-  std::map<std::uint64_t, Size> sizes_;  ///< by the blocks' bytes
-  std::map<SegmentId, Segment> segments_;
   std::vector<std::pair<std::string, BlockFigures>> models_;
   std::uint64_t next_block_ = 1;
   std::uint64_t next_pin_ = 1;

@@ -12,15 +12,18 @@ namespace ho::daemon {
 
 namespace {
 
+constexpr auto kDdr = BlockMedium::kDdr;
 constexpr std::size_t kNameBytesMax = 255;
 /// After the pool refused a segment: evicting is faster than asking at each block.
 constexpr Duration kGrowthPause = std::chrono::seconds(1);
 
 }  // namespace
 
-BlockStore::BlockStore(Pool& pool, Grants& grants, const Clock& clock, Options options)
-    : pool_(pool), grants_(grants), clock_(clock), options_(options) {
+BlockStore::BlockStore(Pool& pool, Grants& grants, Staging& staging, const Clock& clock,
+                       Options options)
+    : pool_(pool), grants_(grants), staging_(staging), clock_(clock), options_(options) {
   HO_CHECK(options_.capacity_bytes % pool.options().segment_bytes == 0);
+  HO_CHECK(options_.flash_bytes % pool.options().segment_bytes == 0);
 }
 
 Result<std::uint32_t> BlockStore::open(SessionId session, const TenantSpec& spec,
@@ -75,7 +78,7 @@ void BlockStore::attach(SessionId session, std::uint32_t store, const std::strin
   if (!use) return answer(use.error());
   std::vector<SegmentId> own;
   for (const SegmentId id : segments) {
-    if (use->tenant->index.has_segment(id)) own.push_back(id);
+    if (use->tenant->index.has_area(kDdr, AreaId(id.value()))) own.push_back(id);
   }
   grants_.share({session, driver, transport::Rights::kReadWrite, std::move(own)},
                 std::move(answer));
@@ -91,7 +94,7 @@ void BlockStore::reserve(SessionId session, std::uint32_t store, std::vector<Wan
           Error(Errc::kInvalidArgument, "a block has 4096 bytes to " +
                                             std::to_string(pool_.options().segment_bytes) +
                                             ", a tenant has blocks of at most " +
-                                            std::to_string(BlockIndex::kSizesMax) + " sizes"));
+                                            std::to_string(BlockTier::kSizesMax) + " sizes"));
     }
   }
   go_on(*use->tenant, {session, use->model, std::move(wanted), {}, std::move(answer)});
@@ -121,6 +124,7 @@ void BlockStore::go_on(Tenant& tenant, Reserving reserving) {
     reserving.made.push_back(made);
   }
   reserving.answer(reserving.made);
+  save_ahead(tenant);
 }
 
 void BlockStore::resume(Tenant& tenant) {
@@ -131,13 +135,13 @@ void BlockStore::resume(Tenant& tenant) {
 /// Gives the tenant's own coldest segment to blocks of another size.
 bool BlockStore::recut(Tenant& tenant, std::uint64_t block_bytes) {
   if (clock_.now() < tenant.no_recut_until) return false;
-  const auto segment = tenant.index.coldest();
+  const auto segment = tenant.index.coldest(kDdr);
   if (!segment) {
     tenant.no_recut_until = clock_.now() + kGrowthPause;
     return false;
   }
-  tenant.index.drop_segment(*segment);
-  tenant.index.add_segment(*segment, block_bytes);
+  tenant.index.drop_area(kDdr, *segment);
+  tenant.index.add_area(kDdr, *segment, block_bytes);
   return true;
 }
 
@@ -148,7 +152,7 @@ bool BlockStore::within_quota(const Tenant& tenant) const {
   std::uint64_t held = 1;
   for (const auto& [key, one] : tenants_) {
     if (one->owner != tenant.owner) continue;
-    held += one->index.segments() + (one->growing ? 1 : 0);
+    held += one->index.areas(kDdr) + (one->growing ? 1 : 0);
   }
   return held <= segments;
 }
@@ -172,7 +176,7 @@ bool BlockStore::grow(Tenant& tenant, std::uint64_t block_bytes) {
     make_segment(tenant, block_bytes);
     return tenant.growing;  // a refusal may have come at once
   }
-  Tenant* const from = giver(tenant);
+  Tenant* const from = giver(tenant, kDdr);
   if (from == nullptr) return false;
   take_segment(*from, tenant, block_bytes);
   return tenant.growing;
@@ -191,7 +195,7 @@ void BlockStore::make_segment(Tenant& tenant, std::uint64_t block_bytes) {
     if (!made || same == nullptr) held_segments_ -= 1;  // with its session, if it was made
     if (same == nullptr) return;
     if (made) {
-      same->index.add_segment(made->front().id, block_bytes);
+      same->index.add_area(kDdr, AreaId(made->front().id.value()), block_bytes);
     } else {
       same->no_growth_until = clock_.now() + kGrowthPause;
     }
@@ -199,31 +203,40 @@ void BlockStore::make_segment(Tenant& tenant, std::uint64_t block_bytes) {
   });
 }
 
+/// Whether the tenant gets a segment without another's loss.
+bool BlockStore::may_grow(const Tenant& tenant) const {
+  const std::uint64_t next_bytes = (held_segments_ + 1) * pool_.options().segment_bytes;
+  return next_bytes <= options_.capacity_bytes && within_quota(tenant) &&
+         clock_.now() >= tenant.no_growth_until;
+}
+
 /// The tenant that has most, if that is more than an equal share, and the taker has less.
-BlockStore::Tenant* BlockStore::giver(const Tenant& taker) const {
-  const std::uint64_t all = options_.capacity_bytes / pool_.options().segment_bytes;
+BlockStore::Tenant* BlockStore::giver(const Tenant& taker, BlockMedium medium) const {
+  const std::uint64_t bytes = medium == kDdr ? options_.capacity_bytes : options_.flash_bytes;
+  const std::uint64_t all = bytes / pool_.options().segment_bytes;
   std::uint64_t users = 0;
   Tenant* most = nullptr;
   for (const auto& [key, tenant] : tenants_) {
-    const std::size_t segments = tenant->index.segments();
-    if (segments > 0 || tenant.get() == &taker) ++users;
-    if (most == nullptr || segments > most->index.segments()) most = tenant.get();
+    const std::size_t areas = tenant->index.areas(medium);
+    if (areas > 0 || tenant.get() == &taker) ++users;
+    if (most == nullptr || areas > most->index.areas(medium)) most = tenant.get();
   }
   const std::uint64_t share = std::max<std::uint64_t>(all / users, 1);
-  if (taker.index.segments() >= share || most->index.segments() <= share) return nullptr;
-  return most;
+  const bool may_take = taker.index.areas(medium) < share && most->index.areas(medium) > share;
+  return may_take ? most : nullptr;
 }
 
 void BlockStore::take_segment(Tenant& from, Tenant& to, std::uint64_t block_bytes) {
-  const auto segment = from.index.coldest();
+  const auto segment = from.index.coldest(kDdr);
   if (!segment) {  // all are pinned; the search takes too long to repeat it for each block
     to.no_growth_until = clock_.now() + kGrowthPause;
     return;
   }
   to.growing = true;
-  from.index.drop_segment(*segment);
-  HO_CHECK(pool_.release(*from.session, {*segment}).ok());
-  grants_.end({*segment}, [this, key = key_of(to), generation = to.generation, block_bytes] {
+  from.index.drop_area(kDdr, *segment);
+  const SegmentId id(segment->value());
+  HO_CHECK(pool_.release(*from.session, {id}).ok());
+  grants_.end({id}, [this, key = key_of(to), generation = to.generation, block_bytes] {
     held_segments_ -= 1;
     Tenant* const same = alive(key, generation);
     if (same != nullptr) make_segment(*same, block_bytes);
@@ -260,6 +273,7 @@ void BlockStore::tick(TimePoint now) {
       clear(*tenant);
     } else {
       pool_.renew(*tenant->session, now);
+      save_ahead(*tenant);
     }
   }
   // A tenant without a block and without a job leaves nothing behind.
@@ -274,14 +288,17 @@ void BlockStore::tick(TimePoint now) {
       continue;
     }
     clear(tenant);
+    for (const auto& [model, figures] : tenant.index.figures()) ended_ += figures;
     at = tenants_.erase(at);
   }
 }
 
 /// Ends the tenant's blocks and gives its memory back.
 void BlockStore::clear(Tenant& tenant) {
-  const std::size_t segments = tenant.index.segments();
+  const std::size_t segments = tenant.index.areas(kDdr);
+  const std::size_t extents = tenant.index.areas(BlockMedium::kFlash);
   tenant.index.clear();
+  end_flash(tenant);
   tenant.generation = ++generations_;
   tenant.growing = false;
   for (const Reserving& waiting : std::exchange(tenant.waiting, {})) {
@@ -291,9 +308,13 @@ void BlockStore::clear(Tenant& tenant) {
   const SessionId session = *std::exchange(tenant.session, std::nullopt);
   if (pool_.sessions().count(session) == 0) {  // ended by the daemon's own end
     held_segments_ -= segments;
+    held_extents_ -= extents;
     return;
   }
-  grants_.close_session(session, [this, segments] { held_segments_ -= segments; });
+  staging_.close_session(session, [this, segments, extents] {
+    held_segments_ -= segments;
+    held_extents_ -= extents;
+  });
 }
 
 Result<BlockFigures> BlockStore::clear(const std::string& name) {
@@ -302,10 +323,7 @@ Result<BlockFigures> BlockStore::clear(const std::string& name) {
   for (auto& [key, tenant] : tenants_) {
     if (tenant->name != name) continue;
     found = true;
-    for (const auto& [model, figures] : tenant->index.figures()) {
-      ended.blocks += figures.blocks;
-      ended.bytes += figures.bytes;
-    }
+    for (const auto& [model, figures] : tenant->index.figures()) ended += figures;
     clear(*tenant);
   }
   if (!found) return Error(Errc::kNotFound, "no tenant \"" + name + "\" on this node");
@@ -316,8 +334,17 @@ Result<BlockFigures> BlockStore::clear(const std::string& name) {
 std::vector<BlockStore::TenantView> BlockStore::tenants() const {
   std::vector<TenantView> out;
   for (const auto& [key, tenant] : tenants_) {
-    out.push_back({tenant->name, tenant->index.segments() * pool_.options().segment_bytes,
-                   tenant->index.figures()});
+    const std::uint64_t area_bytes = pool_.options().segment_bytes;
+    out.push_back({tenant->name, tenant->index.areas(kDdr) * area_bytes,
+                   tenant->index.areas(BlockMedium::kFlash) * area_bytes, tenant->index.figures()});
+  }
+  return out;
+}
+
+BlockFigures BlockStore::totals() const {
+  BlockFigures out = ended_;
+  for (const auto& [key, tenant] : tenants_) {
+    for (const auto& [model, figures] : tenant->index.figures()) out += figures;
   }
   return out;
 }
@@ -325,7 +352,7 @@ std::vector<BlockStore::TenantView> BlockStore::tenants() const {
 std::map<std::string, std::uint64_t> BlockStore::held_bytes() const {
   std::map<std::string, std::uint64_t> out;
   for (const auto& [key, tenant] : tenants_) {
-    out[tenant->owner] += tenant->index.segments() * pool_.options().segment_bytes;
+    out[tenant->owner] += tenant->index.areas(kDdr) * pool_.options().segment_bytes;
   }
   return out;
 }

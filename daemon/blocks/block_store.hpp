@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -14,6 +15,7 @@
 #include "common/model/address.hpp"
 #include "daemon/blocks/block_index.hpp"
 #include "daemon/grant/grants.hpp"
+#include "daemon/grant/staging.hpp"
 #include "daemon/pool/pool.hpp"
 #include "daemon/pool/tenant.hpp"
 
@@ -27,7 +29,8 @@ struct LeftTenant;
 /// the store opens for the tenant.
 ///
 /// A tenant's segments grow in number until the store is full; then its own blocks are evicted,
-/// unless it has less than an equal share, which the largest tenant then gives.
+/// unless it has less than an equal share, which the largest tenant then gives. Extents of flash,
+/// where the store has any, grow in the same way; they end with the daemon.
 ///
 /// Owner: the control thread, which also runs every callback, exactly once.
 class BlockStore {
@@ -39,11 +42,12 @@ class BlockStore {
 
   struct Options {
     std::uint64_t capacity_bytes = 0;  ///< what it takes of the pool at most; whole segments
+    std::uint64_t flash_bytes = 0;     ///< and of the flash, in extents of that size
     std::uint64_t salt = 0;            ///< random
   };
   /// What a user may take of the store, by owner, as things are now.
   using QuotaOf = std::function<std::uint64_t(const std::string&)>;
-  BlockStore(Pool& pool, Grants& grants, const Clock& clock, Options options);
+  BlockStore(Pool& pool, Grants& grants, Staging& staging, const Clock& clock, Options options);
   void set_quota(QuotaOf quota_of) { quota_of_ = std::move(quota_of); }
   BlockStore(const BlockStore&) = delete;
   BlockStore& operator=(const BlockStore&) = delete;
@@ -68,6 +72,12 @@ class BlockStore {
   void attach(SessionId session, std::uint32_t store, const std::string& driver,
               const std::vector<SegmentId>& segments, Grants::Made answer);
 
+  /// One for each key; nullopt: a miss.
+  using Located = std::function<void(const Result<std::vector<std::optional<BlockPlace>>>&)>;
+  /// Finds blocks, and counts hits and misses. What is on flash only comes to DDR first.
+  void locate(SessionId session, std::uint32_t store, const std::vector<BlockKey>& keys,
+              Located answer);
+
   struct Wanted {
     BlockKey key;
     std::uint64_t length_bytes = 0;
@@ -91,12 +101,16 @@ class BlockStore {
   struct TenantView {
     std::string name;
     std::uint64_t held_bytes = 0;
+    std::uint64_t held_flash_bytes = 0;
     std::vector<std::pair<std::string, BlockFigures>> models;
   };
   [[nodiscard]] std::vector<TenantView> tenants() const;
+  /// Of all tenants, with those that have ended.
+  [[nodiscard]] BlockFigures totals() const;
   /// By owner.
   [[nodiscard]] std::map<std::string, std::uint64_t> held_bytes() const;
   [[nodiscard]] std::uint64_t capacity_bytes() const { return options_.capacity_bytes; }
+  [[nodiscard]] std::uint64_t flash_bytes() const { return options_.flash_bytes; }
   /// Ends all blocks of tenants of this name, and gives their memory back. @return what they were;
   /// kNotFound.
   [[nodiscard]] Result<BlockFigures> clear(const std::string& name);
@@ -112,6 +126,19 @@ class BlockStore {
     std::vector<BlockIndex::Reserved> made;
     Reserved answer;
   };
+  /// A request that waits for blocks from flash.
+  struct Locating {
+    ModelIndex model;
+    std::vector<std::optional<BlockPlace>> places;
+    std::vector<BlockNumber> held;  ///< until the answer
+    std::size_t loads = 0;          ///< left
+    Located answer;                 ///< empty: given
+  };
+  /// A place that a load will fill.
+  struct Waiter {
+    std::shared_ptr<Locating> request;
+    std::size_t at = 0;
+  };
   struct Tenant {
     Tenant(std::string shown, std::uint64_t segment_bytes, std::uint64_t salt)
         : name(std::move(shown)), index(segment_bytes, salt) {}
@@ -125,6 +152,14 @@ class BlockStore {
     TimePoint no_growth_until{};  ///< there was no segment to have
     TimePoint no_recut_until{};   ///< all own segments were in use
     std::vector<Reserving> waiting;
+
+    bool flash_growing = false;
+    TimePoint no_flash_growth_until{};  ///< there was no extent to have
+    TimePoint no_save_until{};          ///< one failed
+    std::size_t saves = 0;              ///< in flight
+    std::size_t loads = 0;              ///< in flight
+    std::deque<BlockNumber> to_load;
+    std::map<BlockNumber, std::vector<Waiter>> waiters;  ///< of all that is loaded or will be
   };
   struct Opened {
     Tenant* tenant = nullptr;
@@ -138,22 +173,40 @@ class BlockStore {
   [[nodiscard]] bool within_quota(const Tenant& tenant) const;
   [[nodiscard]] bool grow(Tenant& tenant, std::uint64_t block_bytes);
   void make_segment(Tenant& tenant, std::uint64_t block_bytes);
-  [[nodiscard]] Tenant* giver(const Tenant& taker) const;
+  [[nodiscard]] bool may_grow(const Tenant& tenant) const;
+  [[nodiscard]] Tenant* giver(const Tenant& taker, BlockMedium medium) const;
   void take_segment(Tenant& from, Tenant& to, std::uint64_t block_bytes);
   [[nodiscard]] bool recut(Tenant& tenant, std::uint64_t block_bytes);
+  void load(Tenant& tenant, BlockNumber block, const Waiter& waiter);
+  void load_more(Tenant& tenant);
+  void load_ended(Tenant& tenant, BlockNumber block, const Result<void>& done);
+  void tell(Tenant& tenant, BlockNumber block, const std::optional<BlockPlace>& place);
+  void answer(Tenant& tenant, Locating& request);
+  void save_ahead(Tenant& tenant);
+  [[nodiscard]] std::optional<BlockIndex::Move> begin_save(Tenant& tenant, BlockNumber block,
+                                                           std::uint64_t block_bytes);
+  void save_ended(Tenant& tenant, BlockNumber block, const Result<void>& done);
+  void move(Tenant& tenant, const BlockIndex::Move& move, StageDirection direction);
+  [[nodiscard]] bool grow_flash(Tenant& tenant, std::uint64_t block_bytes);
+  void make_extent(Tenant& tenant, std::uint64_t block_bytes);
+  void take_extent(Tenant& from, Tenant& to, std::uint64_t block_bytes);
+  void end_flash(Tenant& tenant);
   void clear(Tenant& tenant);
   [[nodiscard]] Tenant* alive(const std::string& key, std::uint64_t generation) const;
   [[nodiscard]] const std::string& key_of(const Tenant& tenant) const;
 
   Pool& pool_;
   Grants& grants_;
+  Staging& staging_;
   const Clock& clock_;
   const Options options_;
   std::map<std::string, std::unique_ptr<Tenant>> tenants_;  ///< by identity, a secret among it
   std::map<SessionId, std::vector<Opened>> sessions_;
   QuotaOf quota_of_;
   std::uint64_t generations_ = 0;    ///< the last one given out
+  BlockFigures ended_;               ///< of tenants that have ended
   std::uint64_t held_segments_ = 0;  ///< all tenants', with those being made or ending
+  std::uint64_t held_extents_ = 0;   ///< the same
 };
 
 }  // namespace ho::daemon

@@ -12,7 +12,7 @@ namespace ho::daemon {
 std::string BlockStore::leave() {
   std::vector<LeftTenant> out;
   for (const auto& [key, tenant] : tenants_) {
-    if (!tenant->session || tenant->index.segments() == 0) continue;
+    if (!tenant->session || tenant->index.areas(BlockMedium::kDdr) == 0) continue;
     if (auto kept = grants_.keep(*tenant->session); !kept) {
       log(LogLevel::kWarning, "blocks are not left to the next daemon",
           {{"tenant", tenant->name}, {"why", kept.error().message()}});

@@ -158,6 +158,7 @@ class Service {
 
   /// Before the first request; outlives the service. Without it there is no block store.
   void set_blocks(BlockStore& blocks) { blocks_ = &blocks; }
+  [[nodiscard]] const BlockStore* blocks() const { return blocks_; }  ///< null: none
   /// The other daemons of the pool have changed.
   void set_others(const std::vector<NodeInfo>& nodes);
   /// How they are known has.

@@ -134,9 +134,17 @@ void Service::blocks_find(const Request& request, const Reply& reply) {
   auto* const out = response.mutable_blocks_find();
   switch (body.action()) {
     case pb::BLOCKS_LOCATE:
-      for (const BlockKey& key : *keys)
-        put_place(use->index->get(key, use->model), out->add_blocks());
-      break;
+      return blocks_->locate(
+          *session, body.store(), *keys, [this, response, reply](const auto& places) mutable {
+            if (!places) {
+              static_cast<void>(reply(refused("blocks_find", response.id(), places.error()), {}));
+              return;
+            }
+            for (const auto& place : *places) {
+              put_place(place, response.mutable_blocks_find()->add_blocks());
+            }
+            static_cast<void>(reply(response, {}));
+          });
     case pb::BLOCKS_EXISTS:
       for (const BlockKey& key : *keys) {
         out->mutable_found()->push_back(use->index->has(key) ? '\1' : '\0');
@@ -221,10 +229,12 @@ void Service::blocks_list(const Request& request, const Reply& reply) {
   auto* const out = response.mutable_blocks_list();
   if (blocks_ != nullptr) {
     out->set_capacity_bytes(blocks_->capacity_bytes());
+    out->set_flash_bytes(blocks_->flash_bytes());
     for (const BlockStore::TenantView& tenant : blocks_->tenants()) {
       auto* const to = out->add_tenants();
       to->set_name(tenant.name);
       to->set_held_bytes(tenant.held_bytes);
+      to->set_held_flash_bytes(tenant.held_flash_bytes);
       for (const auto& [name, figures] : tenant.models) {
         auto* const model = to->add_models();
         model->set_name(name);
@@ -234,6 +244,9 @@ void Service::blocks_list(const Request& request, const Reply& reply) {
         model->set_misses(figures.misses);
         model->set_puts(figures.puts);
         model->set_evictions(figures.evictions);
+        model->set_ddr_bytes(figures.ddr_bytes);
+        model->set_flash_bytes(figures.flash_bytes);
+        model->set_flash_hits(figures.flash_hits);
       }
     }
   }

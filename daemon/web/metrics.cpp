@@ -164,6 +164,21 @@ void add_flash(const NodeFigures& figures, Page& page) {
   each([](const FlashPathStatus& path) { return path.read_only; });
 }
 
+void add_blocks(const NodeFigures& figures, Page& page) {
+  if (!figures.blocks) return;
+  const BlockFigures& blocks = *figures.blocks;
+  page.gauge("blocks", "KV blocks that are stored").add(number(blocks.blocks));
+  page.gauge("blocks_bytes", "Bytes of KV blocks in a tier; a block may be in both")
+      .add({{"tier", "ddr"}}, number(blocks.ddr_bytes))
+      .add({{"tier", "flash"}}, number(blocks.flash_bytes));
+  page.counter("blocks_looked_up_total", "KV blocks that jobs asked for, by where they were")
+      .add({{"found", "ddr"}}, number(blocks.hits - blocks.flash_hits))
+      .add({{"found", "flash"}}, number(blocks.flash_hits))
+      .add({{"found", "nowhere"}}, number(blocks.misses));
+  page.counter("blocks_stored_total", "KV blocks stored").add(number(blocks.puts));
+  page.counter("blocks_evicted_total", "KV blocks evicted").add(number(blocks.evictions));
+}
+
 void add_requests(const NodeFigures& figures, Page& page) {
   const Activity& activity = figures.activity;
   page.gauge("sessions", "Open sessions").add(number(std::uint64_t{figures.status.sessions}));
@@ -270,6 +285,7 @@ std::string metrics_text(const NodeFigures& figures) {
   add_node(figures, page);
   add_tiers(figures, page);
   add_flash(figures, page);
+  add_blocks(figures, page);
   add_requests(figures, page);
   add_operations(figures, page);
   add_sessions(figures, page);

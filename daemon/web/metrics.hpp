@@ -7,6 +7,7 @@
 
 #include "common/tls/certificate.hpp"
 #include "common/transport/traffic.hpp"
+#include "daemon/blocks/block_index.hpp"
 #include "daemon/control/service.hpp"
 #include "proto/control/control_values.hpp"
 
@@ -22,9 +23,10 @@ struct NodeFigures {
   std::uint64_t segments_live = 0;
   std::uint64_t segments_ending = 0;
   std::uint64_t flash_extents = 0;
-  std::uint64_t data_requests = 0;        ///< that wait for the data thread
-  std::uint64_t flash_requests = 0;       ///< to the flash thread without an answer yet
-  std::uint64_t control_connections = 0;  ///< that are served
+  std::optional<BlockFigures> blocks = {};  ///< nullopt: no KV block store
+  std::uint64_t data_requests = 0;          ///< that wait for the data thread
+  std::uint64_t flash_requests = 0;         ///< to the flash thread without an answer yet
+  std::uint64_t control_connections = 0;    ///< that are served
   std::optional<tls::WallTime> certificate_ends = {};  ///< nullopt: no TLS
 };
 

@@ -125,6 +125,15 @@ class Checker {
       complain("blocks", "ddr_bytes: " + sized(bytes) + " exceeds the node's ddr_bytes " +
                              std::to_string(config_.ddr_bytes));
     }
+    const std::uint64_t flash_bytes = from_.blocks().flash_bytes();
+    config_.blocks_flash_bytes = flash_bytes;
+    if (flash_bytes % config_.segment_bytes != 0) {
+      complain("blocks", "flash_bytes: " + sized(flash_bytes) +
+                             " is not a multiple of segment_bytes " +
+                             std::to_string(config_.segment_bytes));
+    } else if (flash_bytes > 0 && from_.flash_size() == 0) {
+      complain("blocks", "flash_bytes: the node has no flash; add flash { path: ... }");
+    }
   }
 
   void numa() {

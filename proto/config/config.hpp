@@ -127,7 +127,8 @@ struct DaemonConfig {
   std::vector<NodeInfo> nodes;       ///< the others
   std::optional<EtcdSettings> etcd;  ///< lists the others, in place of `nodes`
   std::vector<FlashPathSettings> flash;
-  std::uint64_t blocks_ddr_bytes = 0;  ///< a multiple of segment_bytes; 0: no KV block store
+  std::uint64_t blocks_ddr_bytes = 0;    ///< a multiple of segment_bytes; 0: no KV block store
+  std::uint64_t blocks_flash_bytes = 0;  ///< the same; 0: its blocks are in DDR only
   /// A durable extent that no session had open for so long is freed; 0: never.
   std::chrono::seconds flash_unused_max{0};
   LogLevel log_level = LogLevel::kInfo;

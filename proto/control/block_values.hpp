@@ -85,14 +85,19 @@ struct BlocksModelReport {
   std::uint64_t misses = 0;
   std::uint64_t puts = 0;
   std::uint64_t evictions = 0;
+  std::uint64_t ddr_bytes = 0;    ///< of blocks in DDR
+  std::uint64_t flash_bytes = 0;  ///< of blocks on flash; a block may be in both
+  std::uint64_t flash_hits = 0;   ///< of the hits
 };
 struct BlocksTenantReport {
   std::string name;
-  std::uint64_t held_bytes = 0;  ///< the bytes of its segments
+  std::uint64_t held_bytes = 0;        ///< the bytes of its segments
+  std::uint64_t held_flash_bytes = 0;  ///< the bytes of its extents
   std::vector<BlocksModelReport> models;
 };
 struct BlocksReport {
   std::uint64_t capacity_bytes = 0;  ///< 0: the node has no block store
+  std::uint64_t flash_bytes = 0;     ///< its limit on flash
   std::vector<BlocksTenantReport> tenants;
 };
 struct BlocksCleared {

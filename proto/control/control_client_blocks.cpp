@@ -195,13 +195,16 @@ Result<BlocksReport> ControlClient::blocks_list(TimePoint deadline) {
   const auto& from = reply->response.blocks_list();
   BlocksReport out;
   out.capacity_bytes = from.capacity_bytes();
+  out.flash_bytes = from.flash_bytes();
   for (const pb::BlocksTenant& tenant : from.tenants()) {
     BlocksTenantReport& to = out.tenants.emplace_back();
     to.name = tenant.name();
     to.held_bytes = tenant.held_bytes();
+    to.held_flash_bytes = tenant.held_flash_bytes();
     for (const pb::BlocksModel& model : tenant.models()) {
       to.models.push_back({model.name(), model.blocks(), model.bytes(), model.hits(),
-                           model.misses(), model.puts(), model.evictions()});
+                           model.misses(), model.puts(), model.evictions(), model.ddr_bytes(),
+                           model.flash_bytes(), model.flash_hits()});
     }
   }
   return out;

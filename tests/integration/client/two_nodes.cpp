@@ -30,7 +30,8 @@ std::string TwoNodes::config(int node) const {
               ? "flash { path: \"" + flash_path(node) + "\" }\n"
               : "") +
          (spec_.blocks_bytes > 0
-              ? "blocks { ddr_bytes: " + std::to_string(spec_.blocks_bytes) + " }\n"
+              ? "blocks { ddr_bytes: " + std::to_string(spec_.blocks_bytes) +
+                    " flash_bytes: " + std::to_string(spec_.blocks_flash_bytes) + " }\n"
               : "") +
          peers;
 }

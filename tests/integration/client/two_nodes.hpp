@@ -15,12 +15,13 @@ namespace ho::test {
 struct PoolSpec {
   std::uint64_t ddr_bytes = 32U << 20U;  ///< per node; segments of 2 MiB
   std::uint64_t lease_ms = kLongLeaseMs;
-  bool tcp = false;                ///< control over TCP on loopback as well
-  std::uint64_t flash_bytes = 0;   ///< of one flash file a node; 0: no flash
-  int flash_from = 0;              ///< nodes before this one have none
-  bool ucx = false;                ///< with the driver ucx as well; needs a device
-  std::uint64_t blocks_bytes = 0;  ///< what a node's KV block store may take; 0: none
-  int nodes = 2;                   ///< more than two for what two cannot show
+  bool tcp = false;                      ///< control over TCP on loopback as well
+  std::uint64_t flash_bytes = 0;         ///< of one flash file a node; 0: no flash
+  int flash_from = 0;                    ///< nodes before this one have none
+  bool ucx = false;                      ///< with the driver ucx as well; needs a device
+  std::uint64_t blocks_bytes = 0;        ///< what a node's KV block store may take; 0: none
+  std::uint64_t blocks_flash_bytes = 0;  ///< of its flash; 0: none
+  int nodes = 2;                         ///< more than two for what two cannot show
 };
 
 /// A pool of real daemons, two unless the test asks for more, on this machine, reached by Unix

@@ -75,6 +75,7 @@ class Metrics(unittest.TestCase):
         folder = "FOLDER/tls"
         more = (f'tcp {{}}\ntls {{ certificate: "{folder}/n/node.crt" key: "{folder}/n/node.key" '
                 f'authority: "{folder}/n/ca.crt" }}\n')
+        more += 'blocks { ddr_bytes: "4MiB" flash_bytes: "4MiB" }\n'
         daemon = Daemon(PROGRAMS, more, flash_bytes=16 * MIB)
         tls = str(daemon.folder / "tls")
         for words in (["init", tls], ["issue", tls, "--role", "daemon", "--name", "n", "--address", "127.0.0.1"]):

@@ -75,7 +75,7 @@ std::size_t hits_of_ours(const std::vector<Request>& trace, std::size_t capacity
   const TimePoint now{};
   BlockIndex index(capacity * kBlock, 42);
   const ModelIndex model = index.model("trace");
-  index.add_segment(SegmentId(1), kBlock);
+  index.add_area(BlockMedium::kDdr, AreaId(1), kBlock);
   std::size_t hits = 0;
   for (const Request& request : trace) {
     std::vector<BlockKey> keys;

@@ -20,6 +20,7 @@ namespace {
 constexpr std::uint64_t kSegment = 2 * kMiB;
 constexpr std::uint64_t kBlock = 256 * kKiB;  // eight a segment
 constexpr TimePoint kStart{};
+constexpr auto kDdr = BlockMedium::kDdr;
 const SessionId kMine(1);
 const SessionId kOther(2);
 
@@ -30,12 +31,16 @@ struct Store {
   ModelIndex model = index.model("llama");
 
   explicit Store(std::uint64_t segments = 1) {
-    for (std::uint64_t i = 1; i <= segments; ++i) index.add_segment(SegmentId(i), kBlock);
+    for (std::uint64_t i = 1; i <= segments; ++i) index.add_area(kDdr, AreaId(i), kBlock);
   }
   BlockIndex::Reserved reserve(std::uint64_t number, std::uint32_t cost = 1,
                                BlockIndex::Evict evict = BlockIndex::Evict::kYes,
                                TimePoint now = kStart, SessionId session = kMine) {
     return index.reserve({key(number), kBlock, cost, model, session}, evict, now);
+  }
+  std::optional<BlockPlace> place(std::uint64_t number) {
+    const auto found = index.get(key(number), model);
+    return found ? found->place : std::nullopt;
   }
   bool put(std::uint64_t number, std::uint32_t cost = 1) {
     const auto made = reserve(number, cost);
@@ -53,7 +58,7 @@ TEST_CASE("block index: a block is found from its commit on, with its checksum")
   CHECK_FALSE(store.index.has(key(1)));
   CHECK_FALSE(store.index.get(key(1), store.model));
   REQUIRE(store.index.commit(made.place.id, kMine, {7, 8}));
-  const auto found = store.index.get(key(1), store.model);
+  const auto found = store.place(1);
   REQUIRE(found);
   CHECK(found->offset_bytes == made.place.offset_bytes);
   CHECK(found->checksum == BlockChecksum{7, 8});
@@ -167,23 +172,23 @@ TEST_CASE("block index: of two that store one key the first stays") {
   REQUIRE(two.answer == BlockIndex::Answer::kReserved);
   REQUIRE(store.index.commit(two.place.id, kOther, {2, 2}));
   REQUIRE(store.index.commit(one.place.id, kMine, {1, 1}));
-  CHECK(store.index.get(key(1), store.model)->checksum == BlockChecksum{2, 2});
+  CHECK(store.place(1)->checksum == BlockChecksum{2, 2});
   CHECK(store.index.blocks() == 1);
 }
 
 TEST_CASE("block index: the coldest segment holds the block used longest ago, and nothing in use") {
   Store store(2);
   for (std::uint64_t i = 0; i < 16; ++i) REQUIRE(store.put(i));
-  const SegmentId cold = store.index.get(key(0), store.model)->segment;  // now its last use
+  const AreaId cold(store.place(0)->segment.value());  // now its last use
   for (std::uint64_t i = 1; i < 8; ++i) REQUIRE(store.index.get(key(i), store.model));
-  REQUIRE(store.index.coldest());
-  const SegmentId other = *store.index.coldest();
+  REQUIRE(store.index.coldest(kDdr));
+  const AreaId other = *store.index.coldest(kDdr);
   CHECK(other != cold);
   const std::vector<BlockKey> chain{key(15)};
   const auto pinned = store.index.pin(chain, store.model, kMine, kStart + 1s);
-  CHECK(store.index.coldest() == cold);
+  CHECK(store.index.coldest(kDdr) == cold);
   store.index.unpin(pinned.pin, kMine);
-  store.index.drop_segment(cold);
+  store.index.drop_area(kDdr, cold);
   CHECK(store.index.blocks() == 8);
   CHECK(store.index.figures().front().second.bytes == 8 * kBlock);
 }
@@ -191,7 +196,7 @@ TEST_CASE("block index: the coldest segment holds the block used longest ago, an
 TEST_CASE("block index: 10,000 keys are looked up within 10 ms", "[time]") {
   BlockIndex index(256 * kMiB, 42);
   const ModelIndex model = index.model("m");
-  index.add_segment(SegmentId(1), 4 * kKiB);
+  index.add_area(kDdr, AreaId(1), 4 * kKiB);
   for (std::uint64_t i = 0; i < 10'000; i += 2) {
     const auto made =
         index.reserve({key(i), 4 * kKiB, 1, model, kMine}, BlockIndex::Evict::kNo, kStart);
@@ -228,8 +233,9 @@ TEST_CASE("block index: the next daemon finds and evicts what the last one had")
   CHECK(next.figures().front().second.hits == 1);
   const ModelIndex model = next.model("llama");
   for (std::uint64_t i = 0; i < 16; ++i) {
-    const auto before = last.index.get(key(i), last.model);
-    const auto after = next.get(key(i), model);
+    const auto before = last.place(i);
+    const auto found = next.get(key(i), model);
+    const auto after = found ? found->place : std::nullopt;
     REQUIRE(before.has_value() == after.has_value());
     if (!after) continue;
     CHECK(after->segment == before->segment);
@@ -355,7 +361,7 @@ TEST_CASE("block index: random requests agree with a plain model of its policy")
         }
         case 2:
         case 3: {
-          const auto found = store.index.get(key(number), store.model);
+          const auto found = store.place(number);
           REQUIRE(found.has_value() == (stored.count(number) > 0));
           if (!found) break;
           REQUIRE(found->checksum == stored.at(number).checksum);
@@ -380,7 +386,7 @@ TEST_CASE("block index: random requests agree with a plain model of its policy")
     }
     std::set<std::pair<std::uint64_t, std::uint64_t>> places;
     for (const auto& [number, kept] : stored) {
-      const auto found = store.index.get(key(number), store.model);
+      const auto found = store.place(number);
       REQUIRE(found);
       CHECK(places.insert({found->segment.value(), found->offset_bytes}).second);
     }

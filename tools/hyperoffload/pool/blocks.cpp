@@ -36,30 +36,41 @@ PoolCommand<BlocksReport> listing() {
                      {"MISSES", Table::Shown::kAlways, kRight},
                      {"RATE", Table::Shown::kAlways, kRight},
                      {"EVICTED", Table::Shown::kAlways, kRight},
+                     {"IN DDR", kWide, kRight},
+                     {"ON FLASH", kWide, kRight},
+                     {"FLASH HITS", kWide, kRight},
                      {"PUTS", kWide, kRight},
-                     {"TENANT HOLDS", kWide, kRight}};
+                     {"TENANT HOLDS", kWide, kRight},
+                     {"HOLDS ON FLASH", kWide, kRight}};
   command.add_rows = [](const NodeInfo& node, const BlocksReport& report, Table& table) {
     for (const BlocksTenantReport& tenant : report.tenants) {
       for (const BlocksModelReport& model : tenant.models) {
         table.add({std::to_string(node.node.value()), tenant.name, model.name,
                    std::to_string(model.blocks), format_bytes(model.bytes),
                    std::to_string(model.hits), std::to_string(model.misses), hit_rate(model),
-                   std::to_string(model.evictions), std::to_string(model.puts),
-                   format_bytes(tenant.held_bytes)});
+                   std::to_string(model.evictions), format_bytes(model.ddr_bytes),
+                   format_bytes(model.flash_bytes), std::to_string(model.flash_hits),
+                   std::to_string(model.puts), format_bytes(tenant.held_bytes),
+                   format_bytes(tenant.held_flash_bytes)});
       }
     }
   };
   command.add_json = [](const BlocksReport& report, JsonWriter& json) {
-    json.field("capacity_bytes", report.capacity_bytes).key("tenants").begin_array();
+    json.field("capacity_bytes", report.capacity_bytes).field("flash_bytes", report.flash_bytes);
+    json.key("tenants").begin_array();
     for (const BlocksTenantReport& tenant : report.tenants) {
       json.begin_object().field("tenant", tenant.name).field("held_bytes", tenant.held_bytes);
+      json.field("held_flash_bytes", tenant.held_flash_bytes);
       json.key("models").begin_array();
       for (const BlocksModelReport& model : tenant.models) {
         json.begin_object()
             .field("model", model.name)
             .field("blocks", model.blocks)
             .field("bytes", model.bytes)
+            .field("ddr_bytes", model.ddr_bytes)
+            .field("flash_bytes", model.flash_bytes)
             .field("hits", model.hits)
+            .field("flash_hits", model.flash_hits)
             .field("misses", model.misses)
             .field("puts", model.puts)
             .field("evictions", model.evictions)

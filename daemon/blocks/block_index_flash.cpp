@@ -1,0 +1,107 @@
+// Blocks that are saved to flash and come back. The caller moves the bytes.
+#include <algorithm>
+
+#include "common/base/check.hpp"
+#include "daemon/blocks/block_index.hpp"
+
+namespace ho::daemon {
+
+namespace {
+
+constexpr auto kDdr = BlockMedium::kDdr;
+constexpr auto kFlash = BlockMedium::kFlash;
+
+}  // namespace
+
+/// How many of the blocks that go next are to be saved.
+std::uint64_t BlockIndex::ahead(std::uint64_t length_bytes) const {
+  return std::min(tier(kDdr).slots(length_bytes) / kAheadShare + 1, kAheadMax);
+}
+
+std::vector<BlockNumber> BlockIndex::unsaved(std::uint64_t length_bytes) const {
+  const BlockTier& ddr = tier(kDdr);
+  const std::uint64_t room = ddr.free_slots(length_bytes);
+  if (room >= ahead(length_bytes)) return {};
+  std::vector<BlockNumber> out = ddr.cheapest(length_bytes, ahead(length_bytes) - room);
+  std::erase_if(out, [&](BlockNumber one) { return blocks_.at(one).copy(kFlash).has_value(); });
+  return out;
+}
+
+BlockIndex::Move BlockIndex::move_of(const Block& block) const {
+  const BlockCopy& ddr = *block.copy(kDdr);
+  const BlockCopy& flash = *block.copy(kFlash);
+  return {block.number,
+          ddr.area,
+          BlockTier::offset_of(ddr),
+          flash.area,
+          BlockTier::offset_of(flash),
+          BlockTier::slot_bytes(block.length_bytes)};
+}
+
+std::optional<BlockIndex::Move> BlockIndex::save(BlockNumber number, Evict evict) {
+  Block& block = blocks_.at(number);
+  HO_CHECK(block.state == State::kStored && block.ready(kDdr) && !block.copy(kFlash));
+  hold(block);  // making room must not evict it
+  if (!make_room(kFlash, block.length_bytes, evict)) {
+    let_go(block);
+    return std::nullopt;
+  }
+  block.copy(kFlash) = tier(kFlash).take(block.length_bytes, number);
+  return move_of(block);
+}
+
+void BlockIndex::saved(BlockNumber number, bool done) {
+  Block& block = blocks_.at(number);
+  if (done && block.state == State::kStored) make_ready(block, kFlash);
+  if (!done) drop_copy(block, kFlash);
+  let_go(block);
+}
+
+BlockIndex::Load BlockIndex::load(BlockNumber number, Victim victim) {
+  const auto found = blocks_.find(number);
+  if (found == blocks_.end() || found->second.state != State::kStored) return {};
+  Block& block = found->second;
+  const std::uint64_t length_bytes = block.length_bytes;
+  HO_CHECK(block.ready(kFlash) && !block.copy(kDdr));
+  hold(block);
+  bool room = tier(kDdr).has_room(length_bytes);
+  if (!room && victim == Victim::kAny) room = make_room(kDdr, length_bytes, Evict::kYes);
+  if (!room) {
+    for (const BlockNumber one : tier(kDdr).cheapest(length_bytes, ahead(length_bytes))) {
+      if (!blocks_.at(one).ready(kFlash)) continue;
+      give_up(one, kDdr);
+      room = true;
+      break;
+    }
+  }
+  if (!room) {
+    let_go(block);
+    return {Load::Answer::kNoRoom, {}};
+  }
+  block.copy(kDdr) = tier(kDdr).take(length_bytes, number);
+  block.stays += 1;
+  return {Load::Answer::kBegun, move_of(block)};
+}
+
+std::optional<BlockPlace> BlockIndex::loaded(BlockNumber number, bool done) {
+  Block& block = blocks_.at(number);
+  const bool stored = block.state == State::kStored;
+  if (stored && !done) take_out(block);
+  if (!stored || !done) {
+    let_go(block);
+    return std::nullopt;
+  }
+  make_ready(block, kDdr);
+  const BlockPlace place = place_of(block);
+  let_go(block);
+  return place;
+}
+
+void BlockIndex::count_load(ModelIndex model, bool hit) {
+  BlockFigures& figures = models_[model.value()].second;
+  figures.hits += hit ? 1 : 0;
+  figures.flash_hits += hit ? 1 : 0;
+  figures.misses += hit ? 0 : 1;
+}
+
+}  // namespace ho::daemon
