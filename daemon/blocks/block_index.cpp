@@ -280,7 +280,11 @@ BlockIndex::Pinned BlockIndex::pin(std::span<const BlockKey> keys, ModelIndex mo
   BlockFigures& figures = models_[model.value()].second;
   figures.hits += out.count;
   figures.misses += keys.size() - out.count;
-  for (const BlockNumber number : pin.blocks) use(blocks_.at(number), true);
+  for (const BlockNumber number : pin.blocks) {
+    Block& block = blocks_.at(number);
+    if (!block.ready(BlockMedium::kDdr)) figures.flash_hits += 1;
+    use(block, true);
+  }
   if (pin.blocks.empty() || pins_of_[session] >= kPinsPerSessionMax) return out;
   for (const BlockNumber number : pin.blocks) {
     Block& block = blocks_.at(number);
@@ -317,6 +321,7 @@ void BlockIndex::clear() {
   pins_of_.clear();
   for (BlockTier& one : tiers_) one = BlockTier(area_bytes_);
   blocks_.clear();
+  search_at_.clear();
   remembered_.clear();
   evicted_.clear();
   for (auto& [name, figures] : models_) {

@@ -101,6 +101,7 @@ class BlockIndex {
   /// kAheadMax.
   static constexpr std::uint64_t kAheadShare = 8;
   static constexpr std::uint64_t kAheadMax = 512;
+  static constexpr std::uint64_t kSearchShare = 4;  ///< of them are taken before the next search
 
   /// @param salt  a secret: nobody can choose keys that fall into one bucket.
   BlockIndex(std::uint64_t area_bytes, std::uint64_t salt);
@@ -214,24 +215,27 @@ class BlockIndex {
     std::uint64_t extent_offset_bytes = 0;
     std::uint64_t bytes = 0;  ///< the whole slot
   };
-  /// Blocks of this size that should be saved now: the next to go, where there is little room.
-  [[nodiscard]] std::vector<BlockNumber> unsaved(std::uint64_t length_bytes) const;
+  /// Blocks of this size that should be saved now, at most `limit`: those that go next, where there
+  /// is little room. After a vain search it does not look again before some more slots are taken.
+  [[nodiscard]] std::vector<BlockNumber> unsaved(std::uint64_t length_bytes, std::size_t limit);
   /// Takes a slot on flash for a block that unsaved() gave; it stays in DDR until saved().
   /// @return nullopt: there is no slot.
   [[nodiscard]] std::optional<Move> save(BlockNumber block, Evict evict);
   /// The copy on flash is made, or could not be.
   void saved(BlockNumber block, bool done);
-  /// Of what a load may take the slot: of blocks that are saved, or of any.
-  enum class Victim : std::uint8_t { kSaved, kAny };
+  /// Of what a load may take the slot: of none, of blocks that are saved, or of any.
+  enum class Victim : std::uint8_t { kNone, kSaved, kAny };
   struct Load {
     enum class Answer : std::uint8_t { kBegun, kNoRoom, kGone } answer = Answer::kGone;
-    Move move;  ///< while kBegun
+    Move move;                       ///< while kBegun
+    std::uint64_t length_bytes = 0;  ///< while kNoRoom: the block's
   };
   /// Takes a slot in DDR for a block that get() found on flash. kGone: it is not there any more.
   [[nodiscard]] Load load(BlockNumber block, Victim victim);
-  /// The copy in DDR is made, or could not be: then the block is gone.
-  /// @return nullopt: it is gone, or was removed.
-  std::optional<BlockPlace> loaded(BlockNumber block, bool done);
+  /// How a load ended: kLost means that the bytes on flash cannot be read, and the block is gone.
+  enum class Loaded : std::uint8_t { kDone, kNotNow, kLost };
+  /// @return the place while kDone; nullopt: also where the block was removed meanwhile.
+  std::optional<BlockPlace> loaded(BlockNumber block, Loaded how);
   /// Keeps a stored block from being evicted until release().
   void hold(BlockNumber block) { hold(blocks_.at(block)); }
   void release(BlockNumber block) { let_go(blocks_.at(block)); }
@@ -318,6 +322,8 @@ class BlockIndex {
   std::map<PinId, Pin> pins_;
   std::map<SessionId, std::size_t> pins_of_;
   std::vector<std::pair<std::string, BlockFigures>> models_;
+  std::map<std::uint64_t, std::uint64_t>
+      search_at_;  ///< by size: slots taken before unsaved() looks
   std::uint64_t next_block_ = 1;
   std::uint64_t next_pin_ = 1;
   std::uint64_t uses_ = 0;

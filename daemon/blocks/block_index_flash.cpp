@@ -18,12 +18,18 @@ std::uint64_t BlockIndex::ahead(std::uint64_t length_bytes) const {
   return std::min(tier(kDdr).slots(length_bytes) / kAheadShare + 1, kAheadMax);
 }
 
-std::vector<BlockNumber> BlockIndex::unsaved(std::uint64_t length_bytes) const {
+std::vector<BlockNumber> BlockIndex::unsaved(std::uint64_t length_bytes, std::size_t limit) {
   const BlockTier& ddr = tier(kDdr);
   const std::uint64_t room = ddr.free_slots(length_bytes);
-  if (room >= ahead(length_bytes)) return {};
-  std::vector<BlockNumber> out = ddr.cheapest(length_bytes, ahead(length_bytes) - room);
-  std::erase_if(out, [&](BlockNumber one) { return blocks_.at(one).copy(kFlash).has_value(); });
+  const std::uint64_t wanted = ahead(length_bytes);
+  const std::uint64_t taken = ddr.taken(length_bytes);
+  std::uint64_t& search_at = search_at_[length_bytes];
+  if (search_at > taken + wanted) search_at = 0;  // the size had been forgotten
+  if (room >= wanted || taken < search_at) return {};
+  std::vector<BlockNumber> out =
+      ddr.among_next(length_bytes, wanted - room, limit,
+                     [&](BlockNumber one) { return !blocks_.at(one).copy(kFlash).has_value(); });
+  if (out.empty()) search_at = taken + wanted / kSearchShare;
   return out;
 }
 
@@ -65,34 +71,37 @@ BlockIndex::Load BlockIndex::load(BlockNumber number, Victim victim) {
   HO_CHECK(block.ready(kFlash) && !block.copy(kDdr));
   hold(block);
   bool room = tier(kDdr).has_room(length_bytes);
+  if (!room && victim == Victim::kSaved) {
+    const auto saved =
+        tier(kDdr).among_next(length_bytes, ahead(length_bytes), 1,
+                              [&](BlockNumber one) { return blocks_.at(one).ready(kFlash); });
+    if (!saved.empty()) give_up(saved.front(), kDdr);
+    if (saved.empty()) search_at_.erase(length_bytes);  // saves are wanted at once
+    room = !saved.empty();
+  }
   if (!room && victim == Victim::kAny) room = make_room(kDdr, length_bytes, Evict::kYes);
   if (!room) {
-    for (const BlockNumber one : tier(kDdr).cheapest(length_bytes, ahead(length_bytes))) {
-      if (!blocks_.at(one).ready(kFlash)) continue;
-      give_up(one, kDdr);
-      room = true;
-      break;
-    }
-  }
-  if (!room) {
     let_go(block);
-    return {Load::Answer::kNoRoom, {}};
+    return {Load::Answer::kNoRoom, {}, length_bytes};
   }
   block.copy(kDdr) = tier(kDdr).take(length_bytes, number);
   block.stays += 1;
-  return {Load::Answer::kBegun, move_of(block)};
+  return {Load::Answer::kBegun, move_of(block), length_bytes};
 }
 
-std::optional<BlockPlace> BlockIndex::loaded(BlockNumber number, bool done) {
+std::optional<BlockPlace> BlockIndex::loaded(BlockNumber number, Loaded how) {
   Block& block = blocks_.at(number);
-  const bool stored = block.state == State::kStored;
-  if (stored && !done) take_out(block);
-  if (!stored || !done) {
-    let_go(block);
-    return std::nullopt;
+  std::optional<BlockPlace> place;
+  if (block.state == State::kStored) {
+    switch (how) {
+      case Loaded::kDone:
+        make_ready(block, kDdr);
+        place = place_of(block);
+        break;
+      case Loaded::kNotNow: drop_copy(block, kDdr); break;
+      case Loaded::kLost: take_out(block); break;
+    }
   }
-  make_ready(block, kDdr);
-  const BlockPlace place = place_of(block);
   let_go(block);
   return place;
 }

@@ -5,7 +5,6 @@
 
 #include "common/base/check.hpp"
 #include "common/base/log.hpp"
-#include "common/base/random.hpp"
 #include "common/base/units.hpp"
 
 namespace ho::daemon {
@@ -13,9 +12,8 @@ namespace ho::daemon {
 namespace {
 
 constexpr auto kDdr = BlockMedium::kDdr;
+constexpr auto kFlash = BlockMedium::kFlash;
 constexpr std::size_t kNameBytesMax = 255;
-/// After the pool refused a segment: evicting is faster than asking at each block.
-constexpr Duration kGrowthPause = std::chrono::seconds(1);
 
 }  // namespace
 
@@ -46,8 +44,7 @@ Result<std::uint32_t> BlockStore::open(SessionId session, const TenantSpec& spec
       return Error(Errc::kExhausted,
                    "the node has " + std::to_string(kTenantsMax) + " tenants, the limit");
     }
-    auto tenant =
-        std::make_unique<Tenant>(tenant_label(spec), pool_.options().segment_bytes, options_.salt);
+    auto tenant = std::make_unique<Tenant>(key, tenant_label(spec), area_bytes(), options_.salt);
     tenant->generation = ++generations_;
     tenant->owner = spec.owner;
     tenant->limit = limit;
@@ -90,11 +87,10 @@ void BlockStore::reserve(SessionId session, std::uint32_t store, std::vector<Wan
   if (!use) return answer(use.error());
   for (const Wanted& one : wanted) {
     if (!use->tenant->index.takes(one.length_bytes) || one.cost == 0) {
-      return answer(
-          Error(Errc::kInvalidArgument, "a block has 4096 bytes to " +
-                                            std::to_string(pool_.options().segment_bytes) +
-                                            ", a tenant has blocks of at most " +
-                                            std::to_string(BlockTier::kSizesMax) + " sizes"));
+      return answer(Error(Errc::kInvalidArgument,
+                          "a block has 4096 bytes to " + std::to_string(area_bytes()) +
+                              ", a tenant has blocks of at most " +
+                              std::to_string(BlockTier::kSizesMax) + " sizes"));
     }
   }
   go_on(*use->tenant, {session, use->model, std::move(wanted), {}, std::move(answer)});
@@ -111,15 +107,15 @@ void BlockStore::go_on(Tenant& tenant, Reserving reserving) {
     const BlockIndex::Want want{next.key, next.length_bytes, next.cost, reserving.model,
                                 reserving.session};
     auto made = tenant.index.reserve(want, BlockIndex::Evict::kNo, now);
-    if (made.answer == BlockIndex::Answer::kNoRoom) {
-      if (tenant.growing || grow(tenant, next.length_bytes)) {
+    if (made.answer == BlockIndex::Answer::kNoRoom && tenant.index.takes(next.length_bytes)) {
+      if (grow(tenant, kDdr, next.length_bytes)) {
         tenant.waiting.push_back(std::move(reserving));
         return;
       }
       made = tenant.index.reserve(want, BlockIndex::Evict::kYes, now);
-    }
-    if (made.answer == BlockIndex::Answer::kNoRoom && recut(tenant, next.length_bytes)) {
-      made = tenant.index.reserve(want, BlockIndex::Evict::kNo, now);
+      if (made.answer == BlockIndex::Answer::kNoRoom && recut(tenant, kDdr, next.length_bytes)) {
+        made = tenant.index.reserve(want, BlockIndex::Evict::kNo, now);
+      }
     }
     reserving.made.push_back(made);
   }
@@ -127,127 +123,13 @@ void BlockStore::go_on(Tenant& tenant, Reserving reserving) {
   save_ahead(tenant);
 }
 
+/// Room has come, or will not: what waits for it goes on.
 void BlockStore::resume(Tenant& tenant) {
-  tenant.growing = false;
-  for (Reserving& waiting : std::exchange(tenant.waiting, {})) go_on(tenant, std::move(waiting));
-}
-
-/// Gives the tenant's own coldest segment to blocks of another size.
-bool BlockStore::recut(Tenant& tenant, std::uint64_t block_bytes) {
-  if (clock_.now() < tenant.no_recut_until) return false;
-  const auto segment = tenant.index.coldest(kDdr);
-  if (!segment) {
-    tenant.no_recut_until = clock_.now() + kGrowthPause;
-    return false;
+  if (!tenant.growth(kDdr).growing) {
+    for (Reserving& waiting : std::exchange(tenant.waiting, {})) go_on(tenant, std::move(waiting));
   }
-  tenant.index.drop_area(kDdr, *segment);
-  tenant.index.add_area(kDdr, *segment, block_bytes);
-  return true;
-}
-
-/// Whether the owner may have one segment more.
-bool BlockStore::within_quota(const Tenant& tenant) const {
-  if (!quota_of_ || tenant.limit == Limit::kNone) return true;
-  const std::uint64_t segments = quota_of_(tenant.owner) / pool_.options().segment_bytes;
-  std::uint64_t held = 1;
-  for (const auto& [key, one] : tenants_) {
-    if (one->owner != tenant.owner) continue;
-    held += one->index.areas(kDdr) + (one->growing ? 1 : 0);
-  }
-  return held <= segments;
-}
-
-/// Begins to make room. @return false: the tenant has to do with what it has.
-bool BlockStore::grow(Tenant& tenant, std::uint64_t block_bytes) {
-  if (clock_.now() < tenant.no_growth_until || !pool_.check_open()) return false;
-  if (!within_quota(tenant)) return false;
-  const std::uint64_t segment_bytes = pool_.options().segment_bytes;
-  if (!tenant.session) {
-    SessionSpec spec;
-    spec.name = "blocks of " + tenant.name;
-    spec.peer = "the block store";
-    spec.owner = tenant.name;
-    spec.token = random_bytes(kSessionTokenBytes);
-    const auto session = pool_.open_session(std::move(spec), clock_.now());
-    if (!session) return false;
-    tenant.session = *session;
-  }
-  if ((held_segments_ + 1) * segment_bytes <= options_.capacity_bytes) {
-    make_segment(tenant, block_bytes);
-    return tenant.growing;  // a refusal may have come at once
-  }
-  Tenant* const from = giver(tenant, kDdr);
-  if (from == nullptr) return false;
-  take_segment(*from, tenant, block_bytes);
-  return tenant.growing;
-}
-
-void BlockStore::make_segment(Tenant& tenant, std::uint64_t block_bytes) {
-  tenant.growing = true;
-  held_segments_ += 1;
-  Grants::Spec spec;
-  spec.session = *tenant.session;
-  spec.bytes = pool_.options().segment_bytes;
-  spec.driver = Grants::kUnexposed;
-  grants_.make(spec, [this, key = key_of(tenant), generation = tenant.generation,
-                      block_bytes](const Result<std::vector<GrantedSegment>>& made) {
-    Tenant* const same = alive(key, generation);
-    if (!made || same == nullptr) held_segments_ -= 1;  // with its session, if it was made
-    if (same == nullptr) return;
-    if (made) {
-      same->index.add_area(kDdr, AreaId(made->front().id.value()), block_bytes);
-    } else {
-      same->no_growth_until = clock_.now() + kGrowthPause;
-    }
-    resume(*same);
-  });
-}
-
-/// Whether the tenant gets a segment without another's loss.
-bool BlockStore::may_grow(const Tenant& tenant) const {
-  const std::uint64_t next_bytes = (held_segments_ + 1) * pool_.options().segment_bytes;
-  return next_bytes <= options_.capacity_bytes && within_quota(tenant) &&
-         clock_.now() >= tenant.no_growth_until;
-}
-
-/// The tenant that has most, if that is more than an equal share, and the taker has less.
-BlockStore::Tenant* BlockStore::giver(const Tenant& taker, BlockMedium medium) const {
-  const std::uint64_t bytes = medium == kDdr ? options_.capacity_bytes : options_.flash_bytes;
-  const std::uint64_t all = bytes / pool_.options().segment_bytes;
-  std::uint64_t users = 0;
-  Tenant* most = nullptr;
-  for (const auto& [key, tenant] : tenants_) {
-    const std::size_t areas = tenant->index.areas(medium);
-    if (areas > 0 || tenant.get() == &taker) ++users;
-    if (most == nullptr || areas > most->index.areas(medium)) most = tenant.get();
-  }
-  const std::uint64_t share = std::max<std::uint64_t>(all / users, 1);
-  const bool may_take = taker.index.areas(medium) < share && most->index.areas(medium) > share;
-  return may_take ? most : nullptr;
-}
-
-void BlockStore::take_segment(Tenant& from, Tenant& to, std::uint64_t block_bytes) {
-  const auto segment = from.index.coldest(kDdr);
-  if (!segment) {  // all are pinned; the search takes too long to repeat it for each block
-    to.no_growth_until = clock_.now() + kGrowthPause;
-    return;
-  }
-  to.growing = true;
-  from.index.drop_area(kDdr, *segment);
-  const SegmentId id(segment->value());
-  HO_CHECK(pool_.release(*from.session, {id}).ok());
-  grants_.end({id}, [this, key = key_of(to), generation = to.generation, block_bytes] {
-    held_segments_ -= 1;
-    Tenant* const same = alive(key, generation);
-    if (same != nullptr) make_segment(*same, block_bytes);
-  });
-}
-
-const std::string& BlockStore::key_of(const Tenant& tenant) const {
-  const auto found = std::find_if(tenants_.begin(), tenants_.end(),
-                                  [&](const auto& one) { return one.second.get() == &tenant; });
-  HO_CHECK(found != tenants_.end());
-  return found->first;
+  load_more(tenant);
+  save_ahead(tenant);
 }
 
 /// The tenant, if it was not cleared since.
@@ -283,7 +165,9 @@ void BlockStore::tick(TimePoint now) {
       return std::any_of(session.second.begin(), session.second.end(),
                          [&](const Opened& one) { return one.tenant == &tenant; });
     });
-    if (used || tenant.growing || tenant.index.blocks() > 0) {
+    const bool growing = std::any_of(tenant.growths.begin(), tenant.growths.end(),
+                                     [](const Growth& growth) { return growth.growing; });
+    if (used || growing || tenant.index.blocks() > 0) {
       ++at;
       continue;
     }
@@ -293,28 +177,25 @@ void BlockStore::tick(TimePoint now) {
   }
 }
 
-/// Ends the tenant's blocks and gives its memory back.
+/// Ends the tenant's blocks and gives its memory and flash back.
 void BlockStore::clear(Tenant& tenant) {
   const std::size_t segments = tenant.index.areas(kDdr);
-  const std::size_t extents = tenant.index.areas(BlockMedium::kFlash);
+  const std::size_t extents = tenant.index.areas(kFlash);
   tenant.index.clear();
-  end_flash(tenant);
+  end_moves(tenant);
   tenant.generation = ++generations_;
-  tenant.growing = false;
+  tenant.growths = {};
   for (const Reserving& waiting : std::exchange(tenant.waiting, {})) {
     waiting.answer(Error(Errc::kCanceled, "the tenant's blocks were cleared"));
   }
   if (!tenant.session) return;
   const SessionId session = *std::exchange(tenant.session, std::nullopt);
-  if (pool_.sessions().count(session) == 0) {  // ended by the daemon's own end
-    held_segments_ -= segments;
-    held_extents_ -= extents;
-    return;
-  }
-  staging_.close_session(session, [this, segments, extents] {
-    held_segments_ -= segments;
-    held_extents_ -= extents;
-  });
+  const auto ended = [this, segments, extents] {
+    held(kDdr) -= segments;
+    held(kFlash) -= extents;
+  };
+  if (pool_.sessions().count(session) == 0) return ended();  // by the daemon's own end
+  staging_.close_session(session, ended);
 }
 
 Result<BlockFigures> BlockStore::clear(const std::string& name) {
@@ -352,7 +233,7 @@ BlockFigures BlockStore::totals() const {
 std::map<std::string, std::uint64_t> BlockStore::held_bytes() const {
   std::map<std::string, std::uint64_t> out;
   for (const auto& [key, tenant] : tenants_) {
-    out[tenant->owner] += tenant->index.areas(kDdr) * pool_.options().segment_bytes;
+    out[tenant->owner] += tenant->index.areas(kDdr) * area_bytes();
   }
   return out;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -38,6 +39,7 @@ class BlockStore {
   static constexpr std::size_t kTenantsMax = 256;
   static constexpr std::size_t kStoresPerSessionMax = 16;
   static constexpr std::size_t kKeysMax = 8192;
+  static constexpr std::size_t kToLoadMax = 65'536;  ///< blocks of a tenant that wait for flash
   static constexpr Duration kPinMax = std::chrono::seconds(60);
 
   struct Options {
@@ -45,8 +47,12 @@ class BlockStore {
     std::uint64_t flash_bytes = 0;     ///< and of the flash, in extents of that size
     std::uint64_t salt = 0;            ///< random
   };
-  /// What a user may take of the store, by owner, as things are now.
-  using QuotaOf = std::function<std::uint64_t(const std::string&)>;
+  /// What a user may take, by owner, as things are now.
+  struct Quota {
+    std::uint64_t segment_bytes = UINT64_MAX;  ///< of the store
+    std::uint64_t flash_bytes = UINT64_MAX;    ///< of the node's flash, for whatever
+  };
+  using QuotaOf = std::function<Quota(const std::string&)>;
   BlockStore(Pool& pool, Grants& grants, Staging& staging, const Clock& clock, Options options);
   void set_quota(QuotaOf quota_of) { quota_of_ = std::move(quota_of); }
   BlockStore(const BlockStore&) = delete;
@@ -75,6 +81,7 @@ class BlockStore {
   /// One for each key; nullopt: a miss.
   using Located = std::function<void(const Result<std::vector<std::optional<BlockPlace>>>&)>;
   /// Finds blocks, and counts hits and misses. What is on flash only comes to DDR first.
+  /// Answers kBusy where kToLoadMax wait already.
   void locate(SessionId session, std::uint32_t store, const std::vector<BlockKey>& keys,
               Located answer);
 
@@ -128,6 +135,7 @@ class BlockStore {
   };
   /// A request that waits for blocks from flash.
   struct Locating {
+    SessionId session;
     ModelIndex model;
     std::vector<std::optional<BlockPlace>> places;
     std::vector<BlockNumber> held;  ///< until the answer
@@ -139,27 +147,38 @@ class BlockStore {
     std::shared_ptr<Locating> request;
     std::size_t at = 0;
   };
+  /// How a tenant's areas of a medium grow in number.
+  struct Growth {
+    bool asking = false;         ///< within grow()
+    bool growing = false;        ///< one is being made
+    TimePoint not_until{};       ///< there was none to have
+    TimePoint no_recut_until{};  ///< all own ones were in use
+  };
   struct Tenant {
-    Tenant(std::string shown, std::uint64_t segment_bytes, std::uint64_t salt)
-        : name(std::move(shown)), index(segment_bytes, salt) {}
+    Tenant(std::string identity, std::string shown, std::uint64_t area_bytes, std::uint64_t salt)
+        : key(std::move(identity)), name(std::move(shown)), index(area_bytes, salt) {}
+    const std::string key;   ///< a secret
     const std::string name;  ///< for people
     std::string owner;       ///< opened it first
     Limit limit = Limit::kQuota;
     BlockIndex index;
-    std::optional<SessionId> session;  ///< holds the segments; opened for the first
+    std::optional<SessionId> session;  ///< holds segments and extents; opened for the first
     std::uint64_t generation = 0;      ///< another one after each clear, and for each tenant
-    bool growing = false;
-    TimePoint no_growth_until{};  ///< there was no segment to have
-    TimePoint no_recut_until{};   ///< all own segments were in use
-    std::vector<Reserving> waiting;
+    std::array<Growth, 2> growths;     ///< by medium
+    std::vector<Reserving> waiting;    ///< for segments
 
-    bool flash_growing = false;
-    TimePoint no_flash_growth_until{};  ///< there was no extent to have
-    TimePoint no_save_until{};          ///< one failed
-    std::size_t saves = 0;              ///< in flight
-    std::size_t loads = 0;              ///< in flight
+    TimePoint no_save_until{};  ///< one failed
+    std::size_t saves = 0;      ///< in flight
+    std::size_t loads = 0;      ///< in flight
     std::deque<BlockNumber> to_load;
     std::map<BlockNumber, std::vector<Waiter>> waiters;  ///< of all that is loaded or will be
+
+    [[nodiscard]] Growth& growth(BlockMedium medium) {
+      return growths[static_cast<std::size_t>(medium)];
+    }
+    [[nodiscard]] const Growth& growth(BlockMedium medium) const {
+      return growths[static_cast<std::size_t>(medium)];
+    }
   };
   struct Opened {
     Tenant* tenant = nullptr;
@@ -170,43 +189,52 @@ class BlockStore {
   [[nodiscard]] Result<Opened> opened(SessionId session, std::uint32_t store) const;
   void go_on(Tenant& tenant, Reserving reserving);
   void resume(Tenant& tenant);
-  [[nodiscard]] bool within_quota(const Tenant& tenant) const;
-  [[nodiscard]] bool grow(Tenant& tenant, std::uint64_t block_bytes);
-  void make_segment(Tenant& tenant, std::uint64_t block_bytes);
-  [[nodiscard]] bool may_grow(const Tenant& tenant) const;
+  void clear(Tenant& tenant);
+  [[nodiscard]] Tenant* alive(const std::string& key, std::uint64_t generation) const;
+
+  // Room: segments and extents.
+  [[nodiscard]] std::uint64_t area_bytes() const { return pool_.options().segment_bytes; }
+  [[nodiscard]] std::uint64_t areas_max(BlockMedium medium) const;
+  [[nodiscard]] bool within_quota(const Tenant& tenant, BlockMedium medium) const;
+  [[nodiscard]] bool may_grow(const Tenant& tenant, BlockMedium medium) const;
+  [[nodiscard]] bool grow(Tenant& tenant, BlockMedium medium, std::uint64_t block_bytes);
+  [[nodiscard]] bool ensure_session(Tenant& tenant);
+  void make_area(Tenant& tenant, BlockMedium medium, std::uint64_t block_bytes);
+  void area_made(Tenant& tenant, BlockMedium medium, std::uint64_t block_bytes,
+                 std::optional<AreaId> area);
   [[nodiscard]] Tenant* giver(const Tenant& taker, BlockMedium medium) const;
-  void take_segment(Tenant& from, Tenant& to, std::uint64_t block_bytes);
-  [[nodiscard]] bool recut(Tenant& tenant, std::uint64_t block_bytes);
-  void load(Tenant& tenant, BlockNumber block, const Waiter& waiter);
+  void take_area(Tenant& from, Tenant& to, BlockMedium medium, std::uint64_t block_bytes);
+  [[nodiscard]] bool recut(Tenant& tenant, BlockMedium medium, std::uint64_t block_bytes);
+  [[nodiscard]] std::uint64_t& held(BlockMedium medium) {
+    return held_areas_[static_cast<std::size_t>(medium)];
+  }
+
+  // Moves between DDR and flash.
   void load_more(Tenant& tenant);
+  [[nodiscard]] std::optional<BlockIndex::Load> begin_load(Tenant& tenant, BlockNumber block);
+  [[nodiscard]] bool wanted(const Tenant& tenant, BlockNumber block) const;
   void load_ended(Tenant& tenant, BlockNumber block, const Result<void>& done);
   void tell(Tenant& tenant, BlockNumber block, const std::optional<BlockPlace>& place);
-  void answer(Tenant& tenant, Locating& request);
+  void reply(Tenant& tenant, Locating& request);
   void save_ahead(Tenant& tenant);
   [[nodiscard]] std::optional<BlockIndex::Move> begin_save(Tenant& tenant, BlockNumber block,
                                                            std::uint64_t block_bytes);
   void save_ended(Tenant& tenant, BlockNumber block, const Result<void>& done);
-  void move(Tenant& tenant, const BlockIndex::Move& move, StageDirection direction);
-  [[nodiscard]] bool grow_flash(Tenant& tenant, std::uint64_t block_bytes);
-  void make_extent(Tenant& tenant, std::uint64_t block_bytes);
-  void take_extent(Tenant& from, Tenant& to, std::uint64_t block_bytes);
-  void end_flash(Tenant& tenant);
-  void clear(Tenant& tenant);
-  [[nodiscard]] Tenant* alive(const std::string& key, std::uint64_t generation) const;
-  [[nodiscard]] const std::string& key_of(const Tenant& tenant) const;
+  void start(Tenant& tenant, const BlockIndex::Move& move, StageDirection direction);
+  void end_moves(Tenant& tenant);
 
   Pool& pool_;
   Grants& grants_;
   Staging& staging_;
   const Clock& clock_;
   const Options options_;
-  std::map<std::string, std::unique_ptr<Tenant>> tenants_;  ///< by identity, a secret among it
+  std::map<std::string, std::unique_ptr<Tenant>> tenants_;  ///< by identity
   std::map<SessionId, std::vector<Opened>> sessions_;
   QuotaOf quota_of_;
-  std::uint64_t generations_ = 0;    ///< the last one given out
-  BlockFigures ended_;               ///< of tenants that have ended
-  std::uint64_t held_segments_ = 0;  ///< all tenants', with those being made or ending
-  std::uint64_t held_extents_ = 0;   ///< the same
+  std::uint64_t generations_ = 0;  ///< the last one given out
+  BlockFigures ended_;             ///< of tenants that have ended
+  /// All tenants', with those being made or ending, by medium.
+  std::array<std::uint64_t, 2> held_areas_{};
 };
 
 }  // namespace ho::daemon

@@ -10,13 +10,15 @@ namespace ho::daemon {
 
 namespace {
 
+constexpr auto kDdr = BlockMedium::kDdr;
 constexpr auto kFlash = BlockMedium::kFlash;
 // A tenant's transfers in flight, together fewer than a session may have.
 constexpr std::size_t kLoadsMax = 32;
 constexpr std::size_t kSavesMax = 12;
 static_assert(kLoadsMax + kSavesMax <= kStagesPerSessionMax);
-/// After flash refused an extent, or a block could not be saved.
+// After a block could not be saved.
 constexpr Duration kPause = std::chrono::seconds(1);
+constexpr Duration kLongPause = std::chrono::minutes(1);  ///< the path's budget is used up
 
 }  // namespace
 
@@ -25,7 +27,12 @@ void BlockStore::locate(SessionId session, std::uint32_t store, const std::vecto
   const auto use = opened(session, store);
   if (!use) return answer(use.error());
   Tenant& tenant = *use->tenant;
+  if (tenant.to_load.size() + keys.size() > kToLoadMax) {
+    return answer(Error(Errc::kBusy, std::to_string(tenant.to_load.size()) +
+                                         " blocks of the tenant wait for flash"));
+  }
   auto request = std::make_shared<Locating>();
+  request->session = session;
   request->model = use->model;
   request->answer = std::move(answer);
   std::vector<std::pair<BlockNumber, std::size_t>> on_flash;
@@ -38,46 +45,71 @@ void BlockStore::locate(SessionId session, std::uint32_t store, const std::vecto
   if (on_flash.empty()) request->held.clear();
   for (const BlockNumber block : request->held) tenant.index.hold(block);
   request->loads = on_flash.size();
-  if (on_flash.empty()) return this->answer(tenant, *request);
-  for (const auto& [block, at] : on_flash) load(tenant, block, {request, at});
+  if (on_flash.empty()) return reply(tenant, *request);
+  for (const auto& [block, at] : on_flash) {
+    auto& waiters = tenant.waiters[block];
+    if (waiters.empty()) tenant.to_load.push_back(block);
+    waiters.push_back({request, at});
+  }
   load_more(tenant);
 }
 
-/// Loads a block, unless it is being loaded already.
-void BlockStore::load(Tenant& tenant, BlockNumber block, const Waiter& waiter) {
-  auto& waiters = tenant.waiters[block];
-  if (waiters.empty()) tenant.to_load.push_back(block);
-  waiters.push_back(waiter);
-}
-
-/// Begins loads. They take the slots of blocks that are saved, and wait for the next save where
-/// there is none: what is read must not cost what was never written.
+/// Begins loads, until one has to wait for room.
 void BlockStore::load_more(Tenant& tenant) {
   while (tenant.loads < kLoadsMax && !tenant.to_load.empty()) {
     const BlockNumber block = tenant.to_load.front();
-    auto load = tenant.index.load(block, BlockIndex::Victim::kSaved);
-    if (load.answer == BlockIndex::Load::Answer::kNoRoom) {
-      save_ahead(tenant);
-      if (tenant.saves > 0 || tenant.flash_growing) return;
-      load = tenant.index.load(block, BlockIndex::Victim::kAny);
-    }
+    const auto load = wanted(tenant, block) ? begin_load(tenant, block) : BlockIndex::Load();
+    if (!load) return;
     tenant.to_load.pop_front();
-    if (load.answer != BlockIndex::Load::Answer::kBegun) {
+    if (load->answer == BlockIndex::Load::Answer::kBegun) {
+      tenant.loads += 1;
+      start(tenant, load->move, StageDirection::kIn);
+    } else {
       tell(tenant, block, std::nullopt);  // it is gone, or all others are in use
-      continue;
     }
-    tenant.loads += 1;
-    move(tenant, load.move, StageDirection::kIn);
   }
+}
+
+/// Whether a session that asked for the block is still there.
+bool BlockStore::wanted(const Tenant& tenant, BlockNumber block) const {
+  const auto& waiters = tenant.waiters.at(block);
+  return std::any_of(waiters.begin(), waiters.end(), [&](const Waiter& waiter) {
+    return pool_.sessions().count(waiter.request->session) > 0;
+  });
+}
+
+/// A load takes the slot of a block that is saved, and waits for the next save where there is none:
+/// what is read must not cost what was never written. @return nullopt: it waits.
+std::optional<BlockIndex::Load> BlockStore::begin_load(Tenant& tenant, BlockNumber block) {
+  using Victim = BlockIndex::Victim;
+  constexpr auto kNoRoom = BlockIndex::Load::Answer::kNoRoom;
+  BlockIndex& index = tenant.index;
+  auto load = index.load(block, Victim::kNone);
+  if (load.answer != kNoRoom) return load;
+  if (grow(tenant, kDdr, load.length_bytes)) return std::nullopt;
+  load = index.load(block, Victim::kSaved);
+  if (load.answer != kNoRoom) return load;
+  save_ahead(tenant);
+  const bool waits = tenant.saves > 0 || tenant.loads > 0 || tenant.growth(kFlash).growing;
+  if (waits) return std::nullopt;
+  load = index.load(block, Victim::kAny);
+  if (load.answer == kNoRoom && recut(tenant, kDdr, load.length_bytes)) {
+    load = index.load(block, Victim::kNone);
+  }
+  return load;
 }
 
 void BlockStore::load_ended(Tenant& tenant, BlockNumber block, const Result<void>& done) {
   tenant.loads -= 1;
+  auto how = BlockIndex::Loaded::kDone;
   if (!done) {
-    log(LogLevel::kWarning, "a block was lost: it could not be read from flash",
+    const Errc code = done.error().code();
+    const bool damaged = code == Errc::kCorrupt || code == Errc::kIo;
+    how = damaged ? BlockIndex::Loaded::kLost : BlockIndex::Loaded::kNotNow;
+    log(LogLevel::kWarning, "a block could not be read from flash",
         {{"tenant", tenant.name}, {"why", done.error().message()}});
   }
-  tell(tenant, block, tenant.index.loaded(block, done.ok()));
+  tell(tenant, block, tenant.index.loaded(block, how));
   load_more(tenant);
   save_ahead(tenant);
 }
@@ -95,29 +127,26 @@ void BlockStore::tell(Tenant& tenant, BlockNumber block, const std::optional<Blo
       request.held.push_back(block);
     }
     request.loads -= 1;
-    if (request.loads == 0) answer(tenant, request);
+    if (request.loads == 0) reply(tenant, request);
   }
 }
 
-void BlockStore::answer(Tenant& tenant, Locating& request) {
-  if (!request.answer) return;
+void BlockStore::reply(Tenant& tenant, Locating& request) {
   for (const BlockNumber block : request.held) tenant.index.release(block);
   std::exchange(request.answer, nullptr)(request.places);
 }
 
 /// Saves the blocks that go next, where a tenant's segments are full.
 void BlockStore::save_ahead(Tenant& tenant) {
-  if (options_.flash_bytes == 0 || !tenant.session || may_grow(tenant)) return;
-  if (clock_.now() < tenant.no_save_until) return;
+  if (options_.flash_bytes == 0 || !tenant.session || may_grow(tenant, kDdr)) return;
   for (const std::uint64_t block_bytes : tenant.index.sizes()) {
     if (BlockTier::slot_bytes(block_bytes) > kStageBytesMax) continue;
-    if (tenant.saves > kSavesMax / 2) return;  // several at a time: looking for them takes a while
-    for (const BlockNumber block : tenant.index.unsaved(block_bytes)) {
-      if (tenant.saves == kSavesMax) break;
-      const auto next = begin_save(tenant, block, block_bytes);
-      if (!next) break;
+    if (clock_.now() < tenant.no_save_until || tenant.saves == kSavesMax) return;
+    for (const BlockNumber block : tenant.index.unsaved(block_bytes, kSavesMax - tenant.saves)) {
+      const auto move = begin_save(tenant, block, block_bytes);
+      if (!move) break;
       tenant.saves += 1;
-      move(tenant, *next, StageDirection::kOut);
+      start(tenant, *move, StageDirection::kOut);
     }
   }
 }
@@ -126,25 +155,20 @@ void BlockStore::save_ahead(Tenant& tenant) {
 std::optional<BlockIndex::Move> BlockStore::begin_save(Tenant& tenant, BlockNumber block,
                                                        std::uint64_t block_bytes) {
   BlockIndex& index = tenant.index;
-  auto next = index.save(block, BlockIndex::Evict::kNo);
-  if (!next) {
-    if (grow_flash(tenant, block_bytes)) return std::nullopt;
-    next = index.save(block, BlockIndex::Evict::kYes);
-  }
-  const auto extent = next ? std::nullopt : index.coldest(kFlash);
-  if (extent) {  // all of its own extents have blocks of other sizes
-    index.drop_area(kFlash, *extent);
-    index.add_area(kFlash, *extent, block_bytes);
-    next = index.save(block, BlockIndex::Evict::kNo);
-  }
-  return next;
+  auto move = index.save(block, BlockIndex::Evict::kNo);
+  if (move) return move;
+  if (grow(tenant, kFlash, block_bytes)) return std::nullopt;
+  move = index.save(block, BlockIndex::Evict::kYes);
+  if (!move && recut(tenant, kFlash, block_bytes)) move = index.save(block, BlockIndex::Evict::kNo);
+  return move;
 }
 
 void BlockStore::save_ended(Tenant& tenant, BlockNumber block, const Result<void>& done) {
   tenant.saves -= 1;
   tenant.index.saved(block, done.ok());
-  if (!done) {
-    tenant.no_save_until = clock_.now() + kPause;
+  if (!done && clock_.now() >= tenant.no_save_until) {
+    const bool full = done.error().code() == Errc::kExhausted;
+    tenant.no_save_until = clock_.now() + (full ? kLongPause : kPause);
     log(LogLevel::kWarning, "a block could not be written to flash",
         {{"tenant", tenant.name}, {"why", done.error().message()}});
   }
@@ -152,7 +176,7 @@ void BlockStore::save_ended(Tenant& tenant, BlockNumber block, const Result<void
   save_ahead(tenant);
 }
 
-void BlockStore::move(Tenant& tenant, const BlockIndex::Move& move, StageDirection direction) {
+void BlockStore::start(Tenant& tenant, const BlockIndex::Move& move, StageDirection direction) {
   StageSpec spec;
   spec.direction = direction;
   spec.extent = move.extent.value();
@@ -161,7 +185,7 @@ void BlockStore::move(Tenant& tenant, const BlockIndex::Move& move, StageDirecti
   spec.segment_offset_bytes = move.segment_offset_bytes;
   spec.length_bytes = move.bytes;
   staging_.stage(*tenant.session, spec,
-                 [this, key = key_of(tenant), generation = tenant.generation, block = move.block,
+                 [this, key = tenant.key, generation = tenant.generation, block = move.block,
                   direction](const Result<void>& done) {
                    Tenant* const same = alive(key, generation);
                    if (same == nullptr) return;
@@ -170,69 +194,19 @@ void BlockStore::move(Tenant& tenant, const BlockIndex::Move& move, StageDirecti
                  });
 }
 
-/// Begins to make room on flash. @return false: the tenant has to do with what it has.
-bool BlockStore::grow_flash(Tenant& tenant, std::uint64_t block_bytes) {
-  if (tenant.flash_growing) return true;
-  if (clock_.now() < tenant.no_flash_growth_until) return false;
-  const std::uint64_t extent_bytes = pool_.options().segment_bytes;
-  if ((held_extents_ + 1) * extent_bytes <= options_.flash_bytes) {
-    make_extent(tenant, block_bytes);
-    return tenant.flash_growing;
-  }
-  Tenant* const from = giver(tenant, kFlash);
-  if (from == nullptr) return false;
-  take_extent(*from, tenant, block_bytes);
-  return tenant.flash_growing;
-}
-
-void BlockStore::make_extent(Tenant& tenant, std::uint64_t block_bytes) {
-  tenant.flash_growing = true;
-  held_extents_ += 1;
-  Staging::Wanted wanted;
-  wanted.bytes = pool_.options().segment_bytes;
-  staging_.allocate(*tenant.session, wanted,
-                    [this, key = key_of(tenant), generation = tenant.generation,
-                     block_bytes](const Result<FlashExtent>& made) {
-                      Tenant* const same = alive(key, generation);
-                      if (!made || same == nullptr) held_extents_ -= 1;
-                      if (same == nullptr) return;
-                      same->flash_growing = false;
-                      if (!made) {
-                        same->no_flash_growth_until = clock_.now() + kPause;
-                        return load_more(*same);
-                      }
-                      same->index.add_area(kFlash, AreaId(made->id), block_bytes);
-                      load_more(*same);
-                      save_ahead(*same);
-                    });
-}
-
-void BlockStore::take_extent(Tenant& from, Tenant& to, std::uint64_t block_bytes) {
-  const auto extent = from.index.coldest(kFlash);
-  if (!extent) {
-    to.no_flash_growth_until = clock_.now() + kPause;
-    return;
-  }
-  to.flash_growing = true;
-  from.index.drop_area(kFlash, *extent);
-  staging_.free(*from.session, extent->value(),
-                [this, key = key_of(to), generation = to.generation, block_bytes](const auto&) {
-                  held_extents_ -= 1;
-                  Tenant* const same = alive(key, generation);
-                  if (same != nullptr) make_extent(*same, block_bytes);
-                });
-}
-
 /// The tenant's blocks have ended. Requests that wait for some get misses.
-void BlockStore::end_flash(Tenant& tenant) {
-  tenant.flash_growing = false;
+void BlockStore::end_moves(Tenant& tenant) {
   tenant.saves = 0;
   tenant.loads = 0;
   tenant.to_load.clear();
-  for (auto& [block, waiting] : std::exchange(tenant.waiters, {})) {
+  for (const auto& [block, waiting] : std::exchange(tenant.waiters, {})) {
     for (const Waiter& waiter : waiting) {
-      waiter.request->held.clear();
-      answer(tenant, *waiter.request);
+      Locating& request = *waiter.request;
+      tenant.index.count_load(request.model, false);
+      if (!request.answer) continue;
+      request.held.clear();
+      request.places.assign(request.places.size(), std::nullopt);
+      reply(tenant, request);
     }
   }
 }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/log.hpp"
+#include "common/base/units.hpp"
 #include "daemon/blocks/block_store.hpp"
 #include "daemon/blocks/left_blocks.hpp"
 
@@ -11,6 +12,8 @@ namespace ho::daemon {
 
 std::string BlockStore::leave() {
   std::vector<LeftTenant> out;
+  std::uint64_t stored = 0;
+  std::uint64_t in_ddr = 0;
   for (const auto& [key, tenant] : tenants_) {
     if (!tenant->session || tenant->index.areas(BlockMedium::kDdr) == 0) continue;
     if (auto kept = grants_.keep(*tenant->session); !kept) {
@@ -18,8 +21,14 @@ std::string BlockStore::leave() {
           {{"tenant", tenant->name}, {"why", kept.error().message()}});
       continue;
     }
+    for (const auto& [model, figures] : tenant->index.figures()) stored += figures.bytes;
+    for (const auto& [model, figures] : tenant->index.figures()) in_ddr += figures.ddr_bytes;
     out.push_back({key, tenant->name, tenant->owner, tenant->limit == Limit::kNone,
                    *tenant->session, tenant->index.leave()});
+  }
+  if (stored > in_ddr) {
+    log(LogLevel::kInfo, "blocks that are on flash only end with this daemon",
+        {{"bytes", format_bytes(stored - in_ddr)}});
   }
   return encode(out);
 }
@@ -49,20 +58,20 @@ Result<void> BlockStore::adopt(const LeftTenant& left) {
                        segment->state == SegmentRecord::State::kLive;
     if (!there) return Error(Errc::kNotFound, "a segment was not taken over");
   }
-  const std::uint64_t segments = held_segments_ + left.index.segments.size();
-  if (segments * pool_.options().segment_bytes > options_.capacity_bytes) {
+  const std::uint64_t segments = held(BlockMedium::kDdr) + left.index.segments.size();
+  if (segments > areas_max(BlockMedium::kDdr)) {
     return Error(Errc::kExhausted, "the store is smaller now");
   }
   if (tenants_.size() >= kTenantsMax || tenants_.count(left.identity) > 0) {
     return Error(Errc::kConflict, "too many tenants, or the same twice");
   }
-  auto tenant = std::make_unique<Tenant>(left.name, pool_.options().segment_bytes, options_.salt);
+  auto tenant = std::make_unique<Tenant>(left.identity, left.name, area_bytes(), options_.salt);
   if (auto taken = tenant->index.adopt(left.index); !taken) return taken;
   tenant->generation = ++generations_;
   tenant->owner = left.owner;
   tenant->limit = left.unlimited ? Limit::kNone : Limit::kQuota;
   tenant->session = left.session;
-  held_segments_ = segments;
+  held(BlockMedium::kDdr) = segments;
   // Blocks change from now on, and a crash must not leave them without their index.
   grants_.unkeep(left.session);
   tenants_.emplace(left.identity, std::move(tenant));

@@ -8,7 +8,7 @@
 namespace ho::daemon {
 
 void BlockTier::add_area(AreaId id, std::uint64_t length_bytes) {
-  HO_CHECK(length_bytes > 0 && length_bytes <= area_bytes_ && takes(length_bytes));
+  HO_CHECK(length_bytes > 0 && length_bytes <= area_bytes_);
   Area area;
   area.length_bytes = length_bytes;
   const auto slots = static_cast<std::uint32_t>(area_bytes_ / slot_bytes(length_bytes));
@@ -92,6 +92,7 @@ BlockCopy BlockTier::occupy(Area& area, AreaId id, std::uint32_t slot, BlockNumb
   area.blocks[slot] = block;
   area.held += 1;
   size.free -= 1;
+  size.taken += 1;
   if (area.free.empty()) size.with_room.erase(id);
   BlockCopy copy;
   copy.area = id;
@@ -161,19 +162,14 @@ std::optional<BlockNumber> BlockTier::cheapest(std::uint64_t length_bytes) const
   return size->second.order.begin()->block;
 }
 
-std::vector<BlockNumber> BlockTier::cheapest(std::uint64_t length_bytes, std::size_t count) const {
-  std::vector<BlockNumber> out;
-  const auto size = sizes_.find(length_bytes);
-  if (size == sizes_.end()) return out;
-  for (const Rank& rank : size->second.order) {
-    if (out.size() == count) break;
-    out.push_back(rank.block);
-  }
-  return out;
+void BlockTier::note_evicted(const BlockCopy& copy) {
+  Size& size = sizes_.at(copy.length_bytes);
+  size.clock = std::max(size.clock, copy.worth);
 }
 
-void BlockTier::note_evicted(const BlockCopy& copy) {
-  sizes_.at(copy.length_bytes).clock = copy.worth;
+std::uint64_t BlockTier::taken(std::uint64_t length_bytes) const {
+  const auto size = sizes_.find(length_bytes);
+  return size == sizes_.end() ? 0 : size->second.taken;
 }
 
 std::uint64_t BlockTier::clock(std::uint64_t length_bytes) const {

@@ -50,7 +50,7 @@ class BlockTier {
 
   /// Adds an area for blocks of this size.
   void add_area(AreaId area, std::uint64_t length_bytes);
-  /// Forgets an area. Its slots are free.
+  /// Forgets an area, of which all slots must be free.
   void remove_area(AreaId area);
   [[nodiscard]] std::size_t areas() const { return areas_.size(); }
   [[nodiscard]] bool has_area(AreaId area) const { return areas_.count(area) > 0; }
@@ -84,11 +84,23 @@ class BlockTier {
   void use(BlockCopy& copy, BlockNumber block, std::uint64_t weight, std::uint64_t used);
   /// The copy that goes next.
   [[nodiscard]] std::optional<BlockNumber> cheapest(std::uint64_t length_bytes) const;
-  /// The first that go next, at most `count`, in this order.
-  [[nodiscard]] std::vector<BlockNumber> cheapest(std::uint64_t length_bytes,
-                                                  std::size_t count) const;
-  /// The copy was evicted: others are worth less by now.
+  /// Those among the `count` that go next for which it holds, at most `limit`, in this order.
+  template <typename Predicate>
+  [[nodiscard]] std::vector<BlockNumber> among_next(std::uint64_t length_bytes, std::uint64_t count,
+                                                    std::size_t limit, Predicate holds) const {
+    std::vector<BlockNumber> out;
+    const auto size = sizes_.find(length_bytes);
+    if (size == sizes_.end()) return out;
+    for (const Rank& rank : size->second.order) {
+      if (count-- == 0 || out.size() == limit) break;
+      if (holds(rank.block)) out.push_back(rank.block);
+    }
+    return out;
+  }
+  /// The copy's slot is wanted, and it goes: others are worth less by now.
   void note_evicted(const BlockCopy& copy);
+  /// How many slots were taken so far.
+  [[nodiscard]] std::uint64_t taken(std::uint64_t length_bytes) const;
   /// What a copy of this size is worth that is worth nothing.
   [[nodiscard]] std::uint64_t clock(std::uint64_t length_bytes) const;
 
@@ -105,7 +117,8 @@ class BlockTier {
     std::set<AreaId> with_room;
     std::uint64_t slots = 0;
     std::uint64_t free = 0;
-    std::uint64_t clock = 0;  ///< the worth of the last one evicted
+    std::uint64_t clock = 0;  ///< the largest worth of one evicted
+    std::uint64_t taken = 0;  ///< slots, so far
   };
   struct Area {
     std::uint64_t length_bytes = 0;                  ///< one size for its blocks

@@ -20,6 +20,7 @@ void put(const BlockIndex::Left& index, pb::LeftTenant* to) {
     auto* const model = to->add_models();
     model->set_name(name);
     model->set_hits(figures.hits);
+    model->set_flash_hits(figures.flash_hits);
     model->set_misses(figures.misses);
     model->set_puts(figures.puts);
     model->set_evictions(figures.evictions);
@@ -49,6 +50,7 @@ BlockIndex::Left index_of(const pb::LeftTenant& from) {
   for (const pb::LeftModel& model : from.models()) {
     BlockFigures figures;
     figures.hits = model.hits();
+    figures.flash_hits = model.flash_hits();
     figures.misses = model.misses();
     figures.puts = model.puts();
     figures.evictions = model.evictions();

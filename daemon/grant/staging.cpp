@@ -56,6 +56,11 @@ Error Staging::no_flash() const {
                    (options_.flash_off.empty() ? "" : ": " + options_.flash_off));
 }
 
+/// Answers later, so that nobody who calls is called back.
+void Staging::refuse(Error why, Done done) {
+  asio::post(io_, [why = std::move(why), done = std::move(done)] { done(why); });
+}
+
 Result<void> Staging::ask(flash::FlashRequest request, Answered answered) {
   HO_CHECK(flash_ != nullptr);
   auto pushed = flash_->push(
@@ -99,13 +104,16 @@ void Staging::adopt(SessionId session, std::uint64_t access, const flash::FlashA
 }
 
 void Staging::allocate(SessionId session, const Wanted& wanted, Made made) {
-  if (auto room = check_room(session); !room) return made(room.error());
-  if (wanted.bytes == 0) return made(Error(Errc::kInvalidArgument, "the extent has no bytes"));
+  const auto refused = [made](const Result<void>& why) { made(why.error()); };
+  if (auto room = check_room(session); !room) return refuse(room.error(), refused);
+  if (wanted.bytes == 0) {
+    return refuse(Error(Errc::kInvalidArgument, "the extent has no bytes"), refused);
+  }
   flash::ExtentSpec spec;
   const SessionRecord& record = pool_.sessions().at(session);
   spec.session = session.value();
   spec.access = random_u64();
-  spec.owner = record.owner;
+  spec.owner = wanted.owner.empty() ? record.owner : wanted.owner;
   spec.owner_bytes_max = wanted.owner_bytes_max;
   spec.label = record.name;
   spec.policy =
@@ -119,7 +127,7 @@ void Staging::allocate(SessionId session, const Wanted& wanted, Made made) {
                    });
   if (asked) return;
   sessions_[session].asked_for -= 1;
-  made(asked.error());
+  refuse(asked.error(), refused);
 }
 
 /// Frees an extent whose session ended while it was made: a durable extent would stay forever.
@@ -322,7 +330,7 @@ Result<std::span<std::byte>> Staging::check_stage(SessionId session, const Stage
 
 void Staging::stage(SessionId session, const StageSpec& spec, Done done) {
   auto memory = check_stage(session, spec);
-  if (!memory) return done(memory.error());
+  if (!memory) return refuse(memory.error(), std::move(done));
   flash::StageBytes stage;
   stage.session = session.value();
   stage.segment = *memory;
@@ -339,7 +347,7 @@ void Staging::stage(SessionId session, const StageSpec& spec, Done done) {
     }
     done(answer.error ? answer.error->at(options_.node_name) : Result<void>());
   });
-  if (!asked) return done(asked.error());
+  if (!asked) return refuse(asked.error(), std::move(done));
   sessions_[session].stages += 1;
   Used& used = used_[spec.segment];
   used.bytes = *memory;

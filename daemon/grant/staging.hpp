@@ -27,7 +27,8 @@ namespace ho::daemon {
 /// Manages the flash extents of sessions, and transfers between extents and segments. All checks
 /// are here; the flash thread moves the bytes.
 ///
-/// Owner: the control thread, which also runs every callback, exactly once. The memory of a segment
+/// Owner: the control thread, which also runs every callback, exactly once; those of allocate() and
+/// stage() never within the call. The memory of a segment
 /// is not freed while a transfer uses it, whatever its session does: Grants asks here first.
 class Staging {
  public:
@@ -56,7 +57,8 @@ class Staging {
   struct Wanted {
     std::uint64_t bytes = 0;
     FlashPolicy policy = FlashPolicy::kScratch;
-    std::uint64_t owner_bytes_max = UINT64_MAX;  ///< quota of the session's owner
+    std::uint64_t owner_bytes_max = UINT64_MAX;  ///< quota of the owner
+    std::string owner;                           ///< empty: the session's
   };
   void allocate(SessionId session, const Wanted& wanted, Made made);
   void open(SessionId session, const FlashExtent& extent, Made made);
@@ -109,6 +111,7 @@ class Staging {
   };
 
   [[nodiscard]] Error no_flash() const;
+  void refuse(Error why, Done done);
   [[nodiscard]] Result<void> ask(flash::FlashRequest request, Answered answered);
   void collect();
   void adopt(SessionId session, std::uint64_t access, const flash::FlashAnswer& answer,

@@ -1,9 +1,9 @@
 /* HyperOffload client library, C ABI of KV blocks. SPDX-License-Identifier: Apache-2.0
  *
  * Serving jobs store blocks of a KV cache in the pool, by key, and find those that other jobs of
- * the same tenant stored. Blocks lie in the DDR of nodes whose configuration has `blocks`. A node
- * evicts blocks when it has no room. So a stored block may be gone at any time: this is a cache,
- * not a store of record.
+ * the same tenant stored. Blocks lie in DDR and on flash of nodes whose configuration has `blocks`.
+ * A node evicts blocks when it has no room. So a stored block may be gone at any time: this is a
+ * cache, not a store of record.
  *
  *   ho_blocks_open(pool, &options, &blocks);
  *   ho_register(pool, buffer, bytes);                  where blocks come from and go to

@@ -1,13 +1,23 @@
 // The block store of a real daemon, by its requests.
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <csignal>
 #include <cstring>
 #include <future>
+#include <map>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
 
 #include "common/base/units.hpp"
 #include "tests/integration/daemon/daemon_process.hpp"
+#include "tests/integration/daemon/staging_client.hpp"
+#include "tests/support/patience.hpp"
+#include "tests/support/skip.hpp"
 
 namespace ho::test {
 
@@ -84,6 +94,12 @@ struct Job {
   std::uint64_t stored(std::uint64_t first, std::uint64_t count) {
     std::uint64_t out = 0;
     for (const BlockLocation& place : locate(first, count)) out += place.id != 0 ? 1U : 0U;
+    return out;
+  }
+  /// One after the other: DDR need not hold them at a time.
+  std::uint64_t stored_in_turn(std::uint64_t first, std::uint64_t count) {
+    std::uint64_t out = 0;
+    for (std::uint64_t i = 0; i < count; ++i) out += stored(first + i, 1);
     return out;
   }
   Result<std::vector<GrantedSegment>> attach(SegmentId segment) {
@@ -259,6 +275,163 @@ TEST_CASE("blocks: an administrator clears a tenant, whose memory is free then")
   REQUIRE(one.client->close_session(one.session, soon()).ok());
   daemon.send(SIGTERM);
   CHECK(daemon.wait().code == 0);
+}
+
+TEST_CASE("blocks: a request with more sizes than a tenant may have gets some of them") {
+  const TempFolder folder;
+  std::string config = small_config(folder, "blocks { ddr_bytes: \"48MiB\" }\n");
+  config.replace(config.find("33554432"), 8, "67108864");
+  const DaemonProcess daemon(folder, "d", {config, {}});
+  Job job(unix_address(folder), "chat");
+  std::vector<BlockWish> wishes;
+  for (std::uint64_t i = 0; i < 20; ++i) wishes.push_back({key(i), 4 * kKiB * (i + 1), 1});
+  const auto slots = answer_of<std::vector<BlockSlot>>([&](auto done) {
+    return job.client->blocks_reserve(job.session, job.store, wishes, std::move(done));
+  });
+  REQUIRE(slots.ok());
+  const auto reserved = std::count_if(slots->begin(), slots->end(), [](const BlockSlot& slot) {
+    return slot.answer == BlockAnswer::kReserved;
+  });
+  CHECK(reserved == 16);
+  CHECK(job.put(100, 1, 4 * kKiB) == 1);
+}
+
+namespace {
+
+/// A daemon whose store has four segments of DDR and eight extents of flash.
+struct FlashStore {
+  FlashStore() {
+    make_file(path, 64 * kMiB);
+    why_not = no_flash_here(path);
+    if (!why_not.empty()) return;
+    const std::string store = "blocks { ddr_bytes: \"8MiB\" flash_bytes: \"16MiB\" }\n";
+    daemon.emplace(folder, "d", DaemonProcess::Spec{with_flash(folder, path) + store, {}});
+  }
+  [[nodiscard]] std::string address() const { return unix_address(folder); }
+
+  TempFolder folder;
+  std::string path = folder.file("flash");
+  std::string why_not;
+  std::optional<DaemonProcess> daemon;
+};
+
+#define SKIP_WITHOUT_FLASH(node) \
+  if (!(node).why_not.empty()) return skip((node).why_not);
+
+/// Puts so slowly that flash keeps up.
+void put_slowly(Job& job, std::uint64_t first, std::uint64_t count, std::uint64_t bytes = kBlock) {
+  for (std::uint64_t i = 0; i < count; ++i) {
+    REQUIRE(job.put(first + i, 1, bytes) == 1);
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
+/// The bytes on flash of each tenant.
+std::map<std::string, std::uint64_t> on_flash(const std::string& address) {
+  const auto report = connect(address)->blocks_list(soon());
+  REQUIRE(report.ok());
+  std::map<std::string, std::uint64_t> out;
+  for (const BlocksTenantReport& tenant : report->tenants) {
+    out[tenant.name] = tenant.held_flash_bytes;
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("blocks: tenants share flash equally, and a stranger's put never waits for it") {
+  const FlashStore node;
+  SKIP_WITHOUT_FLASH(node);
+  Job one(node.address(), "chat");
+  put_slowly(one, 0, 100);
+  CHECK(on_flash(node.address()).begin()->second == 16 * kMiB);
+  Job two(node.address(), "search");
+  put_slowly(two, 1000, 60);
+  CHECK(two.stored_in_turn(1000, 60) > 24);
+  for (const auto& [tenant, bytes] : on_flash(node.address())) CHECK(bytes == 8 * kMiB);
+  CHECK(one.stored_in_turn(0, 100) > 24);
+  const auto cleared = one.client->blocks_clear(on_flash(node.address()).begin()->first, soon());
+  REQUIRE(cleared.ok());
+  CHECK(eventually(std::chrono::seconds(20), [&] {
+    const auto extents = one.client->flash_extents(soon());
+    return extents.ok() && extents->size() == 4;
+  }));
+}
+
+TEST_CASE("blocks: blocks of several sizes find their room on flash and in DDR again") {
+  const FlashStore node;
+  SKIP_WITHOUT_FLASH(node);
+  Job job(node.address(), "chat");
+  std::uint64_t first = 0;
+  // Each size takes the segments of the one before, which is then on flash only.
+  for (const std::uint64_t bytes : {kBlock, 2 * kBlock, kBlock / 2, 4 * kBlock}) {
+    put_slowly(job, first, 8 * kMiB / bytes, bytes);
+    first += 1000;
+  }
+  std::uint64_t found = 0;
+  for (std::uint64_t size = 0; size < 4; ++size) found += job.stored(size * 1000, 8);
+  CHECK(found > 12);
+  for (std::uint64_t round = 0; round < 40; ++round) {  // more sizes than one tenant may have
+    static_cast<void>(job.put(10'000 + round, 1, 4 * kKiB * (round + 1)));
+  }
+  CHECK(job.put(20'000, 1, kBlock) <= 1);
+  CHECK(connect(node.address())->status(soon()).ok());
+}
+
+TEST_CASE("blocks: a request for more than DDR holds gets what fits, and others wait for it") {
+  const FlashStore node;
+  SKIP_WITHOUT_FLASH(node);
+  Job job(node.address(), "chat");
+  put_slowly(job, 0, 90);
+  CHECK(job.stored(0, 90) >= 32);  // a full DDR
+  CHECK(job.stored(0, 90) >= 32);
+  std::vector<BlockDigest> keys;
+  for (std::uint64_t i = 0; i < 20; ++i) keys.push_back(key(i));
+  std::vector<std::future<Result<std::vector<BlockLocation>>>> answers;
+  for (int i = 0; i < 8; ++i) {  // all at once
+    auto promise = std::make_shared<std::promise<Result<std::vector<BlockLocation>>>>();
+    answers.push_back(promise->get_future());
+    REQUIRE(job.client
+                ->blocks_locate(job.session, job.store, keys,
+                                [promise](auto places) { promise->set_value(std::move(places)); })
+                .ok());
+    for (BlockDigest& one : keys) one = key(one.low + (i % 2 == 0 ? 40 : -40));
+  }
+  for (auto& answer : answers) {
+    const auto places = answer.get();
+    REQUIRE(places.ok());
+    CHECK(std::count_if(places->begin(), places->end(),
+                        [](const BlockLocation& place) { return place.id != 0; }) >= 18);
+  }
+}
+
+TEST_CASE("blocks: a drained node and a cleared tenant answer requests that wait for flash") {
+  const FlashStore node;
+  SKIP_WITHOUT_FLASH(node);
+  Job job(node.address(), "chat");
+  put_slowly(job, 0, 90);
+  std::vector<BlockDigest> keys;
+  for (std::uint64_t i = 0; i < 90; ++i) keys.push_back(key(i));
+  auto promise = std::make_shared<std::promise<Result<std::vector<BlockLocation>>>>();
+  auto answer = promise->get_future();
+  REQUIRE(job.client
+              ->blocks_locate(job.session, job.store, keys,
+                              [promise](auto places) { promise->set_value(std::move(places)); })
+              .ok());
+  const auto admin = connect(node.address());
+  SECTION("drained") {
+    REQUIRE(admin->drain(soon()).ok());
+    for (int i = 0; i < 20; ++i)
+      static_cast<void>(job.put(5000 + 4 * static_cast<std::uint64_t>(i), 4));
+  }
+  SECTION("cleared") {
+    const auto report = admin->blocks_list(soon());
+    REQUIRE(report.ok());
+    REQUIRE(admin->blocks_clear(report->tenants.front().name, soon()).ok());
+  }
+  REQUIRE(answer.wait_for(std::chrono::seconds(20)) == std::future_status::ready);
+  CHECK(answer.get().ok());
+  CHECK(admin->status(soon()).ok());
 }
 
 TEST_CASE("blocks: a node without a store says so, and bad requests change nothing") {

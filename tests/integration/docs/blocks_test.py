@@ -10,6 +10,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 import types
 
 from one_node import PAGE_ADDRESS, Node
@@ -99,11 +100,14 @@ def run_connectors(node):
 
 def main():
     (configuration,) = blocks(PAGE, "textproto")
-    smaller, count = re.subn(r'ddr_bytes: "\d+GiB"', 'ddr_bytes: "64MiB"', configuration)  # this machine has less
-    assert count == 1, configuration
-    with Node(CLI, DAEMON, smaller) as node:
-        run_cpp(node)
-        run_connectors(node)
+    # This machine has less.
+    smaller, count = re.subn(r'(ddr|flash)_bytes: "\d+[GT]iB"', r'\1_bytes: "64MiB"', configuration)
+    assert count == 2, configuration
+    with tempfile.NamedTemporaryFile() as flash:
+        flash.truncate(96 << 20)
+        with Node(CLI, DAEMON, f'{smaller}\nflash {{ path: "{flash.name}" }}') as node:
+            run_cpp(node)
+            run_connectors(node)
     print("the page's configuration, code, commands and connectors are right")
 
 

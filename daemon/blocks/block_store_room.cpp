@@ -1,0 +1,163 @@
+// How tenants get segments and extents, and give them to each other.
+#include <algorithm>
+#include <utility>
+
+#include "common/base/check.hpp"
+#include "common/base/random.hpp"
+#include "daemon/blocks/block_store.hpp"
+
+namespace ho::daemon {
+
+namespace {
+
+constexpr auto kDdr = BlockMedium::kDdr;
+/// After there was none to have: evicting is faster than asking or searching at each block.
+constexpr Duration kPause = std::chrono::seconds(1);
+
+}  // namespace
+
+std::uint64_t BlockStore::areas_max(BlockMedium medium) const {
+  return (medium == kDdr ? options_.capacity_bytes : options_.flash_bytes) / area_bytes();
+}
+
+/// Whether the owner may have one segment more. Flash asks for its quota itself.
+bool BlockStore::within_quota(const Tenant& tenant, BlockMedium medium) const {
+  if (!quota_of_ || tenant.limit == Limit::kNone || medium != kDdr) return true;
+  std::uint64_t held = 1;
+  for (const auto& [key, one] : tenants_) {
+    if (one->owner != tenant.owner) continue;
+    held += one->index.areas(kDdr) + (one->growth(kDdr).growing ? 1 : 0);
+  }
+  return held <= quota_of_(tenant.owner).segment_bytes / area_bytes();
+}
+
+/// Whether the tenant may ask for one more, of the store's own or of another tenant's.
+bool BlockStore::may_grow(const Tenant& tenant, BlockMedium medium) const {
+  if (clock_.now() < tenant.growth(medium).not_until || !pool_.check_open()) return false;
+  if (!within_quota(tenant, medium)) return false;
+  return held_areas_[static_cast<std::size_t>(medium)] < areas_max(medium) ||
+         giver(tenant, medium) != nullptr;
+}
+
+/// Begins to make room, after which resume() follows. @return false: the tenant has to do with
+/// what it has.
+bool BlockStore::grow(Tenant& tenant, BlockMedium medium, std::uint64_t block_bytes) {
+  Growth& growth = tenant.growth(medium);
+  if (growth.growing) return true;
+  if (!may_grow(tenant, medium) || !ensure_session(tenant)) return false;
+  growth.asking = true;
+  if (held(medium) < areas_max(medium)) {
+    make_area(tenant, medium, block_bytes);
+  } else {
+    take_area(*giver(tenant, medium), tenant, medium, block_bytes);
+  }
+  growth.asking = false;
+  return growth.growing;  // a refusal may have come at once
+}
+
+bool BlockStore::ensure_session(Tenant& tenant) {
+  if (tenant.session) return true;
+  SessionSpec spec;
+  spec.name = "blocks of " + tenant.name;
+  spec.peer = "the block store";
+  spec.owner = tenant.name;
+  spec.token = random_bytes(kSessionTokenBytes);
+  const auto session = pool_.open_session(std::move(spec), clock_.now());
+  if (session) tenant.session = *session;
+  return session.ok();
+}
+
+void BlockStore::make_area(Tenant& tenant, BlockMedium medium, std::uint64_t block_bytes) {
+  tenant.growth(medium).growing = true;
+  held(medium) += 1;
+  const auto made = [this, key = tenant.key, generation = tenant.generation, medium,
+                     block_bytes](std::optional<AreaId> area) {
+    Tenant* const same = alive(key, generation);
+    if (!area || same == nullptr) held(medium) -= 1;  // with its session, if it was made
+    if (same != nullptr) area_made(*same, medium, block_bytes, area);
+  };
+  if (medium == kDdr) {
+    Grants::Spec spec;
+    spec.session = *tenant.session;
+    spec.bytes = area_bytes();
+    spec.driver = Grants::kUnexposed;
+    grants_.make(spec, [made](const Result<std::vector<GrantedSegment>>& granted) {
+      made(granted ? std::optional(AreaId(granted->front().id.value())) : std::nullopt);
+    });
+    return;
+  }
+  Staging::Wanted wanted;
+  wanted.bytes = area_bytes();
+  wanted.owner = tenant.owner;
+  if (quota_of_ && tenant.limit == Limit::kQuota) {
+    wanted.owner_bytes_max = quota_of_(tenant.owner).flash_bytes;
+  }
+  staging_.allocate(*tenant.session, wanted, [made](const Result<FlashExtent>& extent) {
+    made(extent ? std::optional(AreaId(extent->id)) : std::nullopt);
+  });
+}
+
+void BlockStore::area_made(Tenant& tenant, BlockMedium medium, std::uint64_t block_bytes,
+                           std::optional<AreaId> area) {
+  Growth& growth = tenant.growth(medium);
+  growth.growing = false;
+  if (area) {
+    tenant.index.add_area(medium, *area, block_bytes);
+  } else {
+    growth.not_until = clock_.now() + kPause;
+  }
+  if (!growth.asking) resume(tenant);  // else nothing waits yet
+}
+
+/// The tenant that has most, if that is more than an equal share, and the taker has less.
+BlockStore::Tenant* BlockStore::giver(const Tenant& taker, BlockMedium medium) const {
+  std::uint64_t users = 0;
+  Tenant* most = nullptr;
+  for (const auto& [key, tenant] : tenants_) {
+    const std::size_t areas = tenant->index.areas(medium);
+    if (areas > 0 || tenant.get() == &taker) ++users;
+    if (most == nullptr || areas > most->index.areas(medium)) most = tenant.get();
+  }
+  const std::uint64_t share = std::max<std::uint64_t>(areas_max(medium) / users, 1);
+  const bool may_take = taker.index.areas(medium) < share && most->index.areas(medium) > share;
+  return may_take ? most : nullptr;
+}
+
+void BlockStore::take_area(Tenant& from, Tenant& to, BlockMedium medium,
+                           std::uint64_t block_bytes) {
+  const auto area = from.index.coldest(medium);
+  if (!area) {  // all are in use; the search takes too long to repeat it for each block
+    to.growth(medium).not_until = clock_.now() + kPause;
+    return;
+  }
+  to.growth(medium).growing = true;
+  from.index.drop_area(medium, *area);
+  const auto ended = [this, key = to.key, generation = to.generation, medium, block_bytes] {
+    held(medium) -= 1;
+    Tenant* const same = alive(key, generation);
+    if (same != nullptr) make_area(*same, medium, block_bytes);
+  };
+  if (medium == kDdr) {
+    const SegmentId segment(area->value());
+    HO_CHECK(pool_.release(*from.session, {segment}).ok());
+    grants_.end({segment}, ended);
+  } else {
+    staging_.free(*from.session, area->value(), [ended](const auto&) { ended(); });
+  }
+}
+
+/// Gives the tenant's own coldest area to blocks of another size.
+bool BlockStore::recut(Tenant& tenant, BlockMedium medium, std::uint64_t block_bytes) {
+  Growth& growth = tenant.growth(medium);
+  if (clock_.now() < growth.no_recut_until) return false;
+  const auto area = tenant.index.coldest(medium);
+  if (!area) {
+    growth.no_recut_until = clock_.now() + kPause;
+    return false;
+  }
+  tenant.index.drop_area(medium, *area);
+  tenant.index.add_area(medium, *area, block_bytes);
+  return true;
+}
+
+}  // namespace ho::daemon
