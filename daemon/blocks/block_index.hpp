@@ -218,6 +218,8 @@ class BlockIndex {
   /// Blocks of this size that should be saved now, at most `limit`: those that go next, where there
   /// is little room. After a vain search it does not look again before some more slots are taken.
   [[nodiscard]] std::vector<BlockNumber> unsaved(std::uint64_t length_bytes, std::size_t limit);
+  /// How many blocks of this size are to be saved ahead, and may be under way at a time.
+  [[nodiscard]] std::uint64_t ahead(std::uint64_t length_bytes) const;
   /// Takes a slot on flash for a block that unsaved() gave; it stays in DDR until saved().
   /// @return nullopt: there is no slot.
   [[nodiscard]] std::optional<Move> save(BlockNumber block, Evict evict);
@@ -305,7 +307,6 @@ class BlockIndex {
   void evict(Block& block, BlockMedium medium);
   [[nodiscard]] bool make_room(BlockMedium medium, std::uint64_t length_bytes, Evict evict);
   void give_up(BlockNumber victim, BlockMedium medium);
-  [[nodiscard]] std::uint64_t ahead(std::uint64_t length_bytes) const;
   [[nodiscard]] Move move_of(const Block& block) const;
   [[nodiscard]] std::uint32_t recall(const BlockKey& key);
   void take_out(Block& block);

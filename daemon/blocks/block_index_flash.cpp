@@ -13,7 +13,6 @@ constexpr auto kFlash = BlockMedium::kFlash;
 
 }  // namespace
 
-/// How many of the blocks that go next are to be saved.
 std::uint64_t BlockIndex::ahead(std::uint64_t length_bytes) const {
   return std::min(tier(kDdr).slots(length_bytes) / kAheadShare + 1, kAheadMax);
 }

@@ -141,8 +141,11 @@ void BlockStore::save_ahead(Tenant& tenant) {
   if (options_.flash_bytes == 0 || !tenant.session || may_grow(tenant, kDdr)) return;
   for (const std::uint64_t block_bytes : tenant.index.sizes()) {
     if (BlockTier::slot_bytes(block_bytes) > kStageBytesMax) continue;
-    if (clock_.now() < tenant.no_save_until || tenant.saves == kSavesMax) return;
-    for (const BlockNumber block : tenant.index.unsaved(block_bytes, kSavesMax - tenant.saves)) {
+    if (clock_.now() < tenant.no_save_until) return;
+    // Blocks that are being saved keep their slots: there must be others to evict.
+    const std::uint64_t most = std::min<std::uint64_t>(kSavesMax, tenant.index.ahead(block_bytes));
+    if (tenant.saves >= most) continue;
+    for (const BlockNumber block : tenant.index.unsaved(block_bytes, most - tenant.saves)) {
       const auto move = begin_save(tenant, block, block_bytes);
       if (!move) break;
       tenant.saves += 1;

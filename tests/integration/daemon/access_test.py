@@ -32,6 +32,11 @@ def blocks(count):
     data = ctypes.create_string_buffer(1 << 20)
     store = _blocks.Blocks(sys.argv[1])
     return sum(store.run(_blocks.PUT, [(f"key {i}", ctypes.addressof(data), 1 << 20)])[0] for i in range(count))
+def shared(op, secret=""):
+    data = ctypes.create_string_buffer(1 << 20)
+    store = _blocks.Blocks(sys.argv[1], tenant="chat", secret=secret)
+    keys = [f"key {i}" for i in range(4)]
+    return sum(store.run(op, keys if op == _blocks.EXISTS else [(key, ctypes.addressof(data), 1 << 20) for key in keys]))
 """
 
 
@@ -198,7 +203,7 @@ sys.stdin.read()
         flash = self.folder / "flash"
         os.close(os.open(flash, os.O_CREAT | os.O_RDWR, 0o600))
         os.truncate(flash, 64 << 20)
-        self.start(f'flash {{ path: "{flash}" }} blocks {{ ddr_bytes: "32MiB" }}\n'
+        self.start(f'flash {{ path: "{flash}" }} blocks {{ ddr_bytes: "32MiB" flash_bytes: "32MiB" }}\n'
                    f'quotas {{ user: "{ALICE}" flash_bytes: "8MiB" blocks_bytes: "4MiB" }}')
         if json.loads(self.run_as(0, "status", "-o", "json").stdout)["nodes"][0]["flash_off"]:
             skip_case("no io_uring")
@@ -221,10 +226,30 @@ sys.stdin.read()
             held = {one["owner"]: one["blocks_bytes"] for one in nodes[0]["users"]}[f"uid {user}"]
             self.assertTrue(0 < held <= most, (user, held))
             self.assertEqual(held == 4 << 20, user == ALICE, held)
+        # Blocks on flash are a part of the user's flash: beside 1 MiB there is room for three extents of 2 MiB.
+        self.until(lambda: self.python_as(ALICE, "blocks(20)").returncode == 0 and self.flash_of(ALICE) >= 7 << 20)
+        self.assertEqual(self.flash_of(ALICE), 7 << 20)
+
+    def flash_of(self, user):
+        (node,) = json.loads(self.run_as(0, "status", "-o", "json").stdout)["nodes"]
+        return {one["owner"]: one["flash_bytes"] for one in node["users"]}[f"uid {user}"]
+
+    def test_users_share_the_blocks_of_a_tenant_by_its_secret_only(self):
+        self.start('blocks { ddr_bytes: "32MiB" }')
+        secret = "sixteen bytes or more"
+        for user, call, found in ((ALICE, "_blocks.PUT", 4), (ALICE, "_blocks.EXISTS", 4), (BOB, "_blocks.EXISTS", 0),
+                                  (BOB, "_blocks.GET", 0), (BOB, f"_blocks.EXISTS, '{secret}'", 0),
+                                  (ALICE, f"_blocks.PUT, '{secret}'", 4), (BOB, f"_blocks.GET, '{secret}'", 4),
+                                  (BOB, "_blocks.GET, 'another secret of as many bytes'", 0)):
+            done = self.python_as(user, f"print(shared({call}))")
+            self.assertEqual((done.returncode, done.stdout), (0, f"{found}\n"), (user, call, done.stderr))
+        listed = json.loads(self.run_as(0, "blocks", "ls", "-o", "json").stdout)["nodes"][0]["tenants"]
+        self.assertLessEqual({f"uid {ALICE}/chat", "shared/chat"}, {one["tenant"] for one in listed})
 
     def python_as(self, user, script):
-        """Runs Python with flash(bytes, policy), which returns what went wrong or None, and blocks(count), which puts
-        so many of 1 MiB and returns how many were taken."""
+        """Runs Python with flash(bytes, policy), which returns what went wrong or None; blocks(count), which puts
+        so many of 1 MiB and returns how many were taken; and shared(op, secret), which returns for how many of four
+        blocks of the tenant "chat" it went well."""
         return subprocess.run([sys.executable, "-c", JOB + script + "; pool.close()", self.pool, str(user)], capture_output=True,
                               text=True, timeout=PATIENCE_S, env=self.environment())
 
