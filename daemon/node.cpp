@@ -92,10 +92,6 @@ struct Node::Parts {
     blocks.emplace(pool, grants, staging, the_clock,
                    BlockStore::Options{the_config.blocks_ddr_bytes,
                                        flash ? the_config.blocks_flash_bytes : 0, random_u64()});
-    blocks->set_quota([this](const std::string& owner) {
-      const Quota& quota = service.access().quota_of(owner);
-      return BlockStore::Quota{quota.blocks_bytes, quota.flash_bytes};
-    });
     service.set_blocks(*blocks);
   }
 

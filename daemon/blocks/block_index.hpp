@@ -56,10 +56,10 @@ struct BlockPlace {
 struct BlockFigures {
   std::uint64_t blocks = 0;
   std::uint64_t bytes = 0;
-  std::uint64_t ddr_bytes = 0;    ///< of those that are in DDR
-  std::uint64_t flash_bytes = 0;  ///< of those that are on flash; a block may be in both
+  std::uint64_t ddr_bytes = 0;    ///< in DDR
+  std::uint64_t flash_bytes = 0;  ///< on flash; a block may be in both
   std::uint64_t hits = 0;
-  std::uint64_t flash_hits = 0;  ///< of the hits, those that were read from flash
+  std::uint64_t flash_hits = 0;  ///< those among the hits that were on flash
   std::uint64_t misses = 0;
   std::uint64_t puts = 0;
   std::uint64_t evictions = 0;
@@ -101,7 +101,8 @@ class BlockIndex {
   /// kAheadMax.
   static constexpr std::uint64_t kAheadShare = 8;
   static constexpr std::uint64_t kAheadMax = 512;
-  static constexpr std::uint64_t kSearchShare = 4;  ///< of them are taken before the next search
+  static constexpr std::uint64_t kSearchShare =
+      4;  ///< this share of the slots ahead is taken between two vain searches
 
   /// @param salt  a secret: nobody can choose keys that fall into one bucket.
   BlockIndex(std::uint64_t area_bytes, std::uint64_t salt);
@@ -225,7 +226,7 @@ class BlockIndex {
   [[nodiscard]] std::optional<Move> save(BlockNumber block, Evict evict);
   /// The copy on flash is made, or could not be.
   void saved(BlockNumber block, bool done);
-  /// Of what a load may take the slot: of none, of blocks that are saved, or of any.
+  /// The blocks that a load may evict: none, those that are saved, or any.
   enum class Victim : std::uint8_t { kNone, kSaved, kAny };
   struct Load {
     enum class Answer : std::uint8_t { kBegun, kNoRoom, kGone } answer = Answer::kGone;

@@ -49,8 +49,8 @@ class BlockStore {
   };
   /// What a user may take, by owner, as things are now.
   struct Quota {
-    std::uint64_t segment_bytes = UINT64_MAX;  ///< of the store
-    std::uint64_t flash_bytes = UINT64_MAX;    ///< of the node's flash, for whatever
+    std::uint64_t segment_bytes = UINT64_MAX;  ///< in the store
+    std::uint64_t flash_bytes = UINT64_MAX;    ///< on the node's flash, for whatever
   };
   using QuotaOf = std::function<Quota(const std::string&)>;
   BlockStore(Pool& pool, Grants& grants, Staging& staging, const Clock& clock, Options options);
@@ -80,7 +80,7 @@ class BlockStore {
 
   /// One for each key; nullopt: a miss.
   using Located = std::function<void(const Result<std::vector<std::optional<BlockPlace>>>&)>;
-  /// Finds blocks, and counts hits and misses. What is on flash only comes to DDR first.
+  /// Finds blocks, and counts hits and misses. Blocks that are on flash only come to DDR first.
   /// Answers kBusy where kToLoadMax wait already.
   void locate(SessionId session, std::uint32_t store, const std::vector<BlockKey>& keys,
               Located answer);
@@ -112,7 +112,7 @@ class BlockStore {
     std::vector<std::pair<std::string, BlockFigures>> models;
   };
   [[nodiscard]] std::vector<TenantView> tenants() const;
-  /// Of all tenants, with those that have ended.
+  /// The figures of all tenants, with those that have ended.
   [[nodiscard]] BlockFigures totals() const;
   /// By owner.
   [[nodiscard]] std::map<std::string, std::uint64_t> held_bytes() const;
@@ -171,7 +171,7 @@ class BlockStore {
     std::size_t saves = 0;      ///< in flight
     std::size_t loads = 0;      ///< in flight
     std::deque<BlockNumber> to_load;
-    std::map<BlockNumber, std::vector<Waiter>> waiters;  ///< of all that is loaded or will be
+    std::map<BlockNumber, std::vector<Waiter>> waiters;  ///< by block that is loaded or will be
 
     [[nodiscard]] Growth& growth(BlockMedium medium) {
       return growths[static_cast<std::size_t>(medium)];

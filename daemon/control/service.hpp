@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "common/base/unique_fd.hpp"
 #include "common/tls/certificate.hpp"
 #include "common/transport/traffic.hpp"
+#include "daemon/blocks/block_index.hpp"
 #include "daemon/control/access.hpp"
 #include "daemon/control/events.hpp"
 #include "daemon/grant/grants.hpp"
@@ -157,8 +159,10 @@ class Service {
   [[nodiscard]] const Access& access() const { return access_; }
 
   /// Before the first request; outlives the service. Without it there is no block store.
-  void set_blocks(BlockStore& blocks) { blocks_ = &blocks; }
-  [[nodiscard]] const BlockStore* blocks() const { return blocks_; }  ///< null: none
+  /// The store asks for the quotas of users here.
+  void set_blocks(BlockStore& blocks);
+  /// nullopt: this node has no store.
+  [[nodiscard]] std::optional<BlockFigures> block_figures() const;
   /// The other daemons of the pool have changed.
   void set_others(const std::vector<NodeInfo>& nodes);
   /// How they are known has.

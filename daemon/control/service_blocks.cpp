@@ -61,6 +61,19 @@ void put_place(const std::optional<BlockPlace>& place, pb::BlockLocation* to) {
 
 }  // namespace
 
+void Service::set_blocks(BlockStore& blocks) {
+  blocks_ = &blocks;
+  blocks.set_quota([this](const std::string& owner) {
+    const Quota& quota = access_.quota_of(owner);
+    return BlockStore::Quota{quota.blocks_bytes, quota.flash_bytes};
+  });
+}
+
+std::optional<BlockFigures> Service::block_figures() const {
+  if (blocks_ == nullptr) return std::nullopt;
+  return blocks_->totals();
+}
+
 /// @return the session of a request; kUnsupported: this node has no store.
 template <typename Body>
 Result<SessionId> Service::blocks_session(const Body& body) const {

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "common/base/json.hpp"
-#include "daemon/blocks/block_store.hpp"
 #include "daemon/tier/flash/store/flash_loop.hpp"
 #include "daemon/web/page.hpp"
 #include "proto/control/status_json.hpp"
@@ -110,7 +109,7 @@ NodeFigures NodeWeb::figures() const {
     out.flash_extents = flash->status().extents;
     out.flash_requests = flash->under_way();
   }
-  if (const BlockStore* const blocks = parts_.service.blocks()) out.blocks = blocks->totals();
+  out.blocks = parts_.service.block_figures();
   out.data_requests = parts_.data.waiting();
   out.control_connections = parts_.server.connections();
   if (parts_.tls) out.certificate_ends = parts_.tls->get()->facts().ends;

@@ -85,9 +85,9 @@ struct BlocksModelReport {
   std::uint64_t misses = 0;
   std::uint64_t puts = 0;
   std::uint64_t evictions = 0;
-  std::uint64_t ddr_bytes = 0;    ///< of blocks in DDR
-  std::uint64_t flash_bytes = 0;  ///< of blocks on flash; a block may be in both
-  std::uint64_t flash_hits = 0;   ///< of the hits
+  std::uint64_t ddr_bytes = 0;    ///< blocks in DDR
+  std::uint64_t flash_bytes = 0;  ///< blocks on flash; a block may be in both
+  std::uint64_t flash_hits = 0;   ///< those among the hits that were on flash
 };
 struct BlocksTenantReport {
   std::string name;

@@ -204,7 +204,7 @@ TEST_CASE("blocks on flash: under random requests and moves every place has its 
   test::for_each_seed(20, [](std::uint64_t seed) {
     Prng random(seed);
     Store store(2, 3);
-    std::map<std::uint64_t, std::uint64_t> value;  // of the keys that were put last
+    std::map<std::uint64_t, std::uint64_t> value;  // by key, as it was put last
     std::deque<BlockIndex::Move> saving;
     std::deque<BlockIndex::Move> loading;
     std::map<BlockNumber, std::uint64_t> loading_key;
