@@ -47,10 +47,11 @@ class BlockStore {
     std::uint64_t flash_bytes = 0;     ///< and of the flash, in extents of that size
     std::uint64_t salt = 0;            ///< random
   };
-  /// What a user may take, by owner, as things are now.
+  /// What a user may take, by owner, as things are now. Called when a tenant grows.
   struct Quota {
     std::uint64_t segment_bytes = UINT64_MAX;  ///< in the store
-    std::uint64_t flash_bytes = UINT64_MAX;    ///< on the node's flash, for whatever
+    std::uint64_t flash_bytes = UINT64_MAX;    ///< on the node's flash, with extents of jobs
+    std::uint64_t flash_used = 0;              ///< as far as is known
   };
   using QuotaOf = std::function<Quota(const std::string&)>;
   BlockStore(Pool& pool, Grants& grants, Staging& staging, const Clock& clock, Options options);
@@ -151,6 +152,7 @@ class BlockStore {
   struct Growth {
     bool asking = false;         ///< within grow()
     bool growing = false;        ///< one is being made
+    bool refused = false;        ///< the last one: there is less than the store may take
     TimePoint not_until{};       ///< there was none to have
     TimePoint no_recut_until{};  ///< all own ones were in use
   };
@@ -168,8 +170,9 @@ class BlockStore {
     std::vector<Reserving> waiting;    ///< for segments
 
     TimePoint no_save_until{};  ///< one failed
-    std::size_t saves = 0;      ///< in flight
-    std::size_t loads = 0;      ///< in flight
+    TimePoint no_warning_until{};
+    std::map<std::uint64_t, std::size_t> saves;  ///< in flight, by size
+    std::size_t loads = 0;                       ///< in flight
     std::deque<BlockNumber> to_load;
     std::map<BlockNumber, std::vector<Waiter>> waiters;  ///< by block that is loaded or will be
 
@@ -208,6 +211,9 @@ class BlockStore {
   [[nodiscard]] std::uint64_t& held(BlockMedium medium) {
     return held_areas_[static_cast<std::size_t>(medium)];
   }
+  [[nodiscard]] std::uint64_t held(BlockMedium medium) const {
+    return held_areas_[static_cast<std::size_t>(medium)];
+  }
 
   // Moves between DDR and flash.
   void load_more(Tenant& tenant);
@@ -219,8 +225,11 @@ class BlockStore {
   void save_ahead(Tenant& tenant);
   [[nodiscard]] std::optional<BlockIndex::Move> begin_save(Tenant& tenant, BlockNumber block,
                                                            std::uint64_t block_bytes);
-  void save_ended(Tenant& tenant, BlockNumber block, const Result<void>& done);
-  void start(Tenant& tenant, const BlockIndex::Move& move, StageDirection direction);
+  void save_ended(Tenant& tenant, BlockNumber block, std::uint64_t block_bytes,
+                  const Result<void>& done);
+  void start(Tenant& tenant, const BlockIndex::Move& move, StageDirection direction,
+             Staging::Done ended);
+  void warn(Tenant& tenant, const char* what, const Error& why);
   void end_moves(Tenant& tenant);
 
   Pool& pool_;

@@ -14,9 +14,9 @@ constexpr auto kDdr = BlockMedium::kDdr;
 constexpr auto kFlash = BlockMedium::kFlash;
 // A tenant's transfers in flight, together fewer than a session may have.
 constexpr std::size_t kLoadsMax = 32;
-constexpr std::size_t kSavesMax = 12;
+constexpr std::size_t kSavesMax = BlockTier::kSizesMax;  ///< one for each size at least
 static_assert(kLoadsMax + kSavesMax <= kStagesPerSessionMax);
-// After a block could not be saved.
+// After a block could not be saved or loaded.
 constexpr Duration kPause = std::chrono::seconds(1);
 constexpr Duration kLongPause = std::chrono::minutes(1);  ///< the path's budget is used up
 
@@ -27,7 +27,7 @@ void BlockStore::locate(SessionId session, std::uint32_t store, const std::vecto
   const auto use = opened(session, store);
   if (!use) return answer(use.error());
   Tenant& tenant = *use->tenant;
-  if (tenant.to_load.size() + keys.size() > kToLoadMax) {
+  if (tenant.to_load.size() >= kToLoadMax) {
     return answer(Error(Errc::kBusy, std::to_string(tenant.to_load.size()) +
                                          " blocks of the tenant wait for flash"));
   }
@@ -63,7 +63,8 @@ void BlockStore::load_more(Tenant& tenant) {
     tenant.to_load.pop_front();
     if (load->answer == BlockIndex::Load::Answer::kBegun) {
       tenant.loads += 1;
-      start(tenant, load->move, StageDirection::kIn);
+      start(tenant, load->move, StageDirection::kIn,
+            [this, &tenant, block](const auto& done) { load_ended(tenant, block, done); });
     } else {
       tell(tenant, block, std::nullopt);  // it is gone, or all others are in use
     }
@@ -85,12 +86,13 @@ std::optional<BlockIndex::Load> BlockStore::begin_load(Tenant& tenant, BlockNumb
   constexpr auto kNoRoom = BlockIndex::Load::Answer::kNoRoom;
   BlockIndex& index = tenant.index;
   auto load = index.load(block, Victim::kNone);
-  if (load.answer != kNoRoom) return load;
+  if (load.answer != kNoRoom || !index.takes(load.length_bytes)) return load;
   if (grow(tenant, kDdr, load.length_bytes)) return std::nullopt;
   load = index.load(block, Victim::kSaved);
   if (load.answer != kNoRoom) return load;
   save_ahead(tenant);
-  const bool waits = tenant.saves > 0 || tenant.loads > 0 || tenant.growth(kFlash).growing;
+  const bool waits =
+      tenant.saves[load.length_bytes] > 0 || tenant.loads > 0 || tenant.growth(kFlash).growing;
   if (waits) return std::nullopt;
   load = index.load(block, Victim::kAny);
   if (load.answer == kNoRoom && recut(tenant, kDdr, load.length_bytes)) {
@@ -106,8 +108,7 @@ void BlockStore::load_ended(Tenant& tenant, BlockNumber block, const Result<void
     const Errc code = done.error().code();
     const bool damaged = code == Errc::kCorrupt || code == Errc::kIo;
     how = damaged ? BlockIndex::Loaded::kLost : BlockIndex::Loaded::kNotNow;
-    log(LogLevel::kWarning, "a block could not be read from flash",
-        {{"tenant", tenant.name}, {"why", done.error().message()}});
+    warn(tenant, "a block could not be read from flash", done.error());
   }
   tell(tenant, block, tenant.index.loaded(block, how));
   load_more(tenant);
@@ -139,17 +140,23 @@ void BlockStore::reply(Tenant& tenant, Locating& request) {
 /// Saves the blocks that go next, where a tenant's segments are full.
 void BlockStore::save_ahead(Tenant& tenant) {
   if (options_.flash_bytes == 0 || !tenant.session || may_grow(tenant, kDdr)) return;
-  for (const std::uint64_t block_bytes : tenant.index.sizes()) {
+  const std::vector<std::uint64_t> sizes = tenant.index.sizes();
+  for (const std::uint64_t block_bytes : sizes) {
     if (BlockTier::slot_bytes(block_bytes) > kStageBytesMax) continue;
     if (clock_.now() < tenant.no_save_until) return;
     // Blocks that are being saved keep their slots: there must be others to evict.
-    const std::uint64_t most = std::min<std::uint64_t>(kSavesMax, tenant.index.ahead(block_bytes));
-    if (tenant.saves >= most) continue;
-    for (const BlockNumber block : tenant.index.unsaved(block_bytes, most - tenant.saves)) {
+    const std::size_t most =
+        std::clamp<std::size_t>(kSavesMax / sizes.size(), 1, tenant.index.ahead(block_bytes));
+    std::size_t& saves = tenant.saves[block_bytes];
+    if (saves >= most) continue;
+    for (const BlockNumber block : tenant.index.unsaved(block_bytes, most - saves)) {
       const auto move = begin_save(tenant, block, block_bytes);
       if (!move) break;
-      tenant.saves += 1;
-      start(tenant, *move, StageDirection::kOut);
+      saves += 1;
+      start(tenant, *move, StageDirection::kOut,
+            [this, &tenant, block, block_bytes](const Result<void>& done) {
+              save_ended(tenant, block, block_bytes, done);
+            });
     }
   }
 }
@@ -166,20 +173,29 @@ std::optional<BlockIndex::Move> BlockStore::begin_save(Tenant& tenant, BlockNumb
   return move;
 }
 
-void BlockStore::save_ended(Tenant& tenant, BlockNumber block, const Result<void>& done) {
-  tenant.saves -= 1;
+void BlockStore::save_ended(Tenant& tenant, BlockNumber block, std::uint64_t block_bytes,
+                            const Result<void>& done) {
+  tenant.saves[block_bytes] -= 1;
   tenant.index.saved(block, done.ok());
-  if (!done && clock_.now() >= tenant.no_save_until) {
+  if (!done) {
     const bool full = done.error().code() == Errc::kExhausted;
     tenant.no_save_until = clock_.now() + (full ? kLongPause : kPause);
-    log(LogLevel::kWarning, "a block could not be written to flash",
-        {{"tenant", tenant.name}, {"why", done.error().message()}});
+    warn(tenant, "a block could not be written to flash", done.error());
   }
   load_more(tenant);
   save_ahead(tenant);
 }
 
-void BlockStore::start(Tenant& tenant, const BlockIndex::Move& move, StageDirection direction) {
+/// Logs, at most once in kPause for a tenant.
+void BlockStore::warn(Tenant& tenant, const char* what, const Error& why) {
+  if (clock_.now() < tenant.no_warning_until) return;
+  tenant.no_warning_until = clock_.now() + kPause;
+  log(LogLevel::kWarning, what, {{"tenant", tenant.name}, {"why", why.message()}});
+}
+
+/// Moves a block. `ended` is called with the tenant's blocks as they were, or not at all.
+void BlockStore::start(Tenant& tenant, const BlockIndex::Move& move, StageDirection direction,
+                       Staging::Done ended) {
   StageSpec spec;
   spec.direction = direction;
   spec.extent = move.extent.value();
@@ -188,18 +204,15 @@ void BlockStore::start(Tenant& tenant, const BlockIndex::Move& move, StageDirect
   spec.segment_offset_bytes = move.segment_offset_bytes;
   spec.length_bytes = move.bytes;
   staging_.stage(*tenant.session, spec,
-                 [this, key = tenant.key, generation = tenant.generation, block = move.block,
-                  direction](const Result<void>& done) {
-                   Tenant* const same = alive(key, generation);
-                   if (same == nullptr) return;
-                   if (direction == StageDirection::kOut) return save_ended(*same, block, done);
-                   load_ended(*same, block, done);
+                 [this, key = tenant.key, generation = tenant.generation,
+                  ended = std::move(ended)](const Result<void>& done) {
+                   if (alive(key, generation) != nullptr) ended(done);
                  });
 }
 
 /// The tenant's blocks have ended. Requests that wait for some get misses.
 void BlockStore::end_moves(Tenant& tenant) {
-  tenant.saves = 0;
+  tenant.saves.clear();
   tenant.loads = 0;
   tenant.to_load.clear();
   for (const auto& [block, waiting] : std::exchange(tenant.waiters, {})) {

@@ -20,23 +20,27 @@ std::uint64_t BlockStore::areas_max(BlockMedium medium) const {
   return (medium == kDdr ? options_.capacity_bytes : options_.flash_bytes) / area_bytes();
 }
 
-/// Whether the owner may have one segment more. Flash asks for its quota itself.
+/// Whether the owner may have one area more.
 bool BlockStore::within_quota(const Tenant& tenant, BlockMedium medium) const {
-  if (!quota_of_ || tenant.limit == Limit::kNone || medium != kDdr) return true;
+  if (!quota_of_ || tenant.limit == Limit::kNone) return true;
+  const Quota quota = quota_of_(tenant.owner);
+  if (medium != kDdr) {
+    return quota.flash_used <= quota.flash_bytes &&
+           quota.flash_bytes - quota.flash_used >= area_bytes();
+  }
   std::uint64_t held = 1;
   for (const auto& [key, one] : tenants_) {
     if (one->owner != tenant.owner) continue;
     held += one->index.areas(kDdr) + (one->growth(kDdr).growing ? 1 : 0);
   }
-  return held <= quota_of_(tenant.owner).segment_bytes / area_bytes();
+  return held <= quota.segment_bytes / area_bytes();
 }
 
 /// Whether the tenant may ask for one more, of the store's own or of another tenant's.
 bool BlockStore::may_grow(const Tenant& tenant, BlockMedium medium) const {
   if (clock_.now() < tenant.growth(medium).not_until || !pool_.check_open()) return false;
-  if (!within_quota(tenant, medium)) return false;
-  return held_areas_[static_cast<std::size_t>(medium)] < areas_max(medium) ||
-         giver(tenant, medium) != nullptr;
+  const bool any = held(medium) < areas_max(medium) || giver(tenant, medium) != nullptr;
+  return any && within_quota(tenant, medium);
 }
 
 /// Begins to make room, after which resume() follows. @return false: the tenant has to do with
@@ -45,11 +49,13 @@ bool BlockStore::grow(Tenant& tenant, BlockMedium medium, std::uint64_t block_by
   Growth& growth = tenant.growth(medium);
   if (growth.growing) return true;
   if (!may_grow(tenant, medium) || !ensure_session(tenant)) return false;
+  const bool full = held(medium) == areas_max(medium);
+  Tenant* const from = full || growth.refused ? giver(tenant, medium) : nullptr;
   growth.asking = true;
-  if (held(medium) < areas_max(medium)) {
-    make_area(tenant, medium, block_bytes);
+  if (from != nullptr) {
+    take_area(*from, tenant, medium, block_bytes);
   } else {
-    take_area(*giver(tenant, medium), tenant, medium, block_bytes);
+    make_area(tenant, medium, block_bytes);
   }
   growth.asking = false;
   return growth.growing;  // a refusal may have come at once
@@ -101,6 +107,7 @@ void BlockStore::area_made(Tenant& tenant, BlockMedium medium, std::uint64_t blo
                            std::optional<AreaId> area) {
   Growth& growth = tenant.growth(medium);
   growth.growing = false;
+  growth.refused = !area;
   if (area) {
     tenant.index.add_area(medium, *area, block_bytes);
   } else {
@@ -109,7 +116,8 @@ void BlockStore::area_made(Tenant& tenant, BlockMedium medium, std::uint64_t blo
   if (!growth.asking) resume(tenant);  // else nothing waits yet
 }
 
-/// The tenant that has most, if that is more than an equal share, and the taker has less.
+/// The tenant that has most, if that is more than an equal share, and the taker has less. After a
+/// refusal the shares are of what the tenants have.
 BlockStore::Tenant* BlockStore::giver(const Tenant& taker, BlockMedium medium) const {
   std::uint64_t users = 0;
   Tenant* most = nullptr;
@@ -118,7 +126,8 @@ BlockStore::Tenant* BlockStore::giver(const Tenant& taker, BlockMedium medium) c
     if (areas > 0 || tenant.get() == &taker) ++users;
     if (most == nullptr || areas > most->index.areas(medium)) most = tenant.get();
   }
-  const std::uint64_t share = std::max<std::uint64_t>(areas_max(medium) / users, 1);
+  const std::uint64_t all = taker.growth(medium).refused ? held(medium) : areas_max(medium);
+  const std::uint64_t share = std::max<std::uint64_t>(all / users, 1);
   const bool may_take = taker.index.areas(medium) < share && most->index.areas(medium) > share;
   return may_take ? most : nullptr;
 }

@@ -9,6 +9,7 @@
 #include "common/base/log.hpp"
 #include "daemon/blocks/block_store.hpp"
 #include "daemon/control/service.hpp"
+#include "daemon/tier/flash/store/flash_loop.hpp"
 #include "proto/control/segment_message.hpp"
 
 namespace ho::daemon {
@@ -65,7 +66,11 @@ void Service::set_blocks(BlockStore& blocks) {
   blocks_ = &blocks;
   blocks.set_quota([this](const std::string& owner) {
     const Quota& quota = access_.quota_of(owner);
-    return BlockStore::Quota{quota.blocks_bytes, quota.flash_bytes};
+    BlockStore::Quota out{quota.blocks_bytes, quota.flash_bytes, 0};
+    if (quota.flash_bytes == UINT64_MAX || facts_.flash == nullptr) return out;
+    const auto owned = facts_.flash->status().owned_bytes;
+    if (const auto has = owned.find(owner); has != owned.end()) out.flash_used = has->second;
+    return out;
   });
 }
 

@@ -230,9 +230,23 @@ sys.stdin.read()
         self.until(lambda: self.python_as(ALICE, "blocks(20)").returncode == 0 and self.flash_of(ALICE) >= 7 << 20)
         self.assertEqual(self.flash_of(ALICE), 7 << 20)
 
+    def test_a_user_beyond_the_quota_of_flash_takes_none_from_others(self):
+        flash = self.folder / "flash"
+        os.close(os.open(flash, os.O_CREAT | os.O_RDWR, 0o600))
+        os.truncate(flash, 64 << 20)
+        self.start(f'flash {{ path: "{flash}" }} blocks {{ ddr_bytes: "8MiB" flash_bytes: "8MiB" }}\n'
+                   f'quotas {{ user: "{BOB}" flash_bytes: "1MiB" }}')
+        if json.loads(self.run_as(0, "status", "-o", "json").stdout)["nodes"][0]["flash_off"]:
+            skip_case("no io_uring")
+        self.until(lambda: self.python_as(ALICE, "blocks(20)").returncode == 0 and self.flash_of(ALICE) == 8 << 20)
+        for _ in range(4):  # the store asks again after a second
+            self.assertEqual(self.python_as(BOB, "print(blocks(20))").returncode, 0)
+            time.sleep(1)
+            self.assertEqual((self.flash_of(ALICE), self.flash_of(BOB)), (8 << 20, 0))
+
     def flash_of(self, user):
         (node,) = json.loads(self.run_as(0, "status", "-o", "json").stdout)["nodes"]
-        return {one["owner"]: one["flash_bytes"] for one in node["users"]}[f"uid {user}"]
+        return {one["owner"]: one["flash_bytes"] for one in node["users"]}.get(f"uid {user}", 0)
 
     def test_users_share_the_blocks_of_a_tenant_by_its_secret_only(self):
         self.start('blocks { ddr_bytes: "32MiB" }')
