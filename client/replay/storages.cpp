@@ -10,6 +10,11 @@
 namespace ho::client {
 namespace {
 
+/// For errors, such as "storing 4.weight".
+std::string doing(const char* what, const HeldStorage& storage) {
+  return std::string(what) + " " + (storage.name.empty() ? "a value without a name" : storage.name);
+}
+
 /// What passes between flash and the job's memory outside steps does so in parts of this size.
 constexpr std::uint64_t kWindowBytes = 4 * kMiB;
 constexpr std::uint64_t kZerosBytes = kMiB;
@@ -192,7 +197,7 @@ Result<void> Storages::store(HeldStorage& storage) {
   HO_CHECK(storage.place.on_device);
   if (auto home = give_home(storage); !home) return home;
   if (auto moved = move_device(Direction::kPut, storage); !moved) {
-    return moved.error().at("storing " + storage.name);
+    return moved.error().at(doing("storing", storage));
   }
   storage.place.at_home = true;
   storage.place.stale_homes = 0;
@@ -203,7 +208,7 @@ Result<void> Storages::store(HeldStorage& storage) {
 Result<void> Storages::fetch(HeldStorage& storage) {
   HO_CHECK(storage.place.at_home);
   if (auto moved = move_device(Direction::kGet, storage); !moved) {
-    return moved.error().at("fetching " + storage.name);
+    return moved.error().at(doing("fetching", storage));
   }
   storage.place.on_device = true;
   return {};
@@ -213,7 +218,7 @@ Result<void> Storages::read(const HeldStorage& storage, std::span<std::byte> int
   HO_CHECK(storage.place.at_home && into.size() == storage.bytes);
   const std::uint8_t stale = storage.place.stale_homes;
   if (auto moved = move_host(Direction::kGet, storage.home, into, stale); !moved) {
-    return moved.error().at("reading " + storage.name);
+    return moved.error().at(doing("reading", storage));
   }
   return {};
 }
@@ -224,7 +229,7 @@ Result<void> Storages::write(HeldStorage& storage, std::span<const std::byte> da
   // Only read by a put; ports take one span type for both directions.
   const std::span<std::byte> memory(const_cast<std::byte*>(data.data()), data.size());
   if (auto moved = move_host(Direction::kPut, storage.home, memory); !moved) {
-    return moved.error().at("writing " + storage.name);
+    return moved.error().at(doing("writing", storage));
   }
   storage.place.at_home = true;
   storage.place.stale_homes = 0;
@@ -238,14 +243,14 @@ Result<void> Storages::store_staged(HeldStorage& storage, const HomeArea& stagin
   if (storage.persistent) {
     HO_CHECK(storage.home.flash.has_value());
     auto moved = stage(Direction::kPut, *storage.home.flash, *staging.map, begin, storage.bytes);
-    if (!moved) return moved.error().at("storing " + storage.name);
+    if (!moved) return moved.error().at(doing("storing", storage));
     storage.place.at_home = true;
     storage.written = true;
     return {};
   }
   std::vector<std::byte> value(storage.bytes);
   if (auto got = pool_.move_now(Direction::kGet, *staging.map, begin, value); !got) {
-    return got.error().at("storing " + storage.name);
+    return got.error().at(doing("storing", storage));
   }
   storage.home = StorageHome{};
   return write(storage, value);
@@ -261,7 +266,7 @@ Result<void> Storages::zero(HeldStorage& storage) {
   for (std::uint64_t at = 0; at < storage.bytes; at += zeros.size()) {
     const auto bytes = std::min<std::uint64_t>(zeros.size(), storage.bytes - at);
     if (auto moved = move_host(Direction::kPut, part, std::span(zeros).first(bytes)); !moved) {
-      return moved.error().at("writing " + storage.name);
+      return moved.error().at(doing("writing", storage));
     }
     part.offset_bytes[0] += zeros.size();
     part.second.offset_bytes[0] += zeros.size();

@@ -181,6 +181,9 @@ class Copies(unittest.TestCase):
 
                 def between(step):
                     if step == KILLED_AT:
+                        end = time.monotonic() + 20  # the job may hear of the loss after the step
+                        while run.stats()["values_halved"] == 0 and time.monotonic() < end:
+                            time.sleep(0.01)
                         halved.append(run.stats()["values_halved"])
                         time.sleep(0.2)
 
