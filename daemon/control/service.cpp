@@ -96,7 +96,7 @@ void Service::refuse(const Request& request, const PeerInfo& peer, const Error& 
 /// What a peer may cause often is logged at a limited rate.
 void Service::count_refusal(const std::string& cause, const PeerInfo& peer,
                             const std::string& why) {
-  if (facts_.refusals) facts_.refusals->note(cause, peer.description + ": " + why);
+  if (facts_.refusals) facts_.refusals->note(cause, why, {peer.owner, peer.description});
   Events::Note note;
   note.kind = EventKind::kRefusal;
   note.what = cause;

@@ -96,7 +96,9 @@ with tempfile.TemporaryDirectory() as name:
     granted = by_event["granted"]
     assert granted["HO_KIND"] == ["grant"] and granted["HO_SESSION"] == ["1"], granted
     assert granted["HO_BYTES"][0].endswith("MiB") and granted["HO_PEER"] == opened["HO_PEER"], granted
-    assert by_event["refused"]["HO_CAUSE"], by_event["refused"]
+    refused = by_event["refused"]
+    assert refused["HO_CAUSE"] and refused["HO_KIND"] == ["refusal"], refused
+    assert f"uid={os.getuid()}" in refused["HO_PEER"][0], refused
     # Elsewhere they are lines, as ever; also where the journal has no socket.
     text = run_daemon(here, False, lambda process: work(here))
     assert "session opened session=1" in text and "kind=session" in text, text
