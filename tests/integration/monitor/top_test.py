@@ -54,9 +54,10 @@ class Top(unittest.TestCase):
         self.assertIn(" gpt ", done.stdout)
         self.assertEqual(self.daemon.run("top", "-o", "json", "--count", "2").returncode, 2)
 
-    def live(self, end):
+    def live(self, end, rows=0):
         """Runs it on a terminal until it has shown two tables, then ends it. @return exit code, all that it wrote."""
         ours, theirs = pty.openpty()
+        termios.tcsetwinsize(theirs, (rows, 80))
         before = termios.tcgetattr(theirs)
         process = subprocess.Popen([PROGRAMS[0], "top", "--interval", "0.3", "--pool", self.daemon.pool], stdin=theirs,
                                    stdout=theirs, stderr=theirs)
@@ -72,7 +73,15 @@ class Top(unittest.TestCase):
         os.close(theirs)
         os.close(ours)
         self.assertTrue(out.startswith(b"\x1b[?1049h") and out.endswith(b"\x1b[?25h\x1b[?1049l"), out)
+        if rows:
+            for table in out.split(b"\x1b[H")[1:]:
+                self.assertLess(table.count(b"\n"), rows, table)
+                self.assertIn(b"more lines", table)
+                self.assertIn(b"quit", table)
         return process.returncode
+
+    def test_a_low_terminal_shows_the_beginning(self):
+        self.assertEqual(self.live(lambda process, terminal: os.write(terminal, b"q"), rows=4), 0)
 
     def test_on_a_terminal_q_and_ctrl_c_end_it_and_restore_the_screen(self):
         self.assertEqual(self.live(lambda process, terminal: os.write(terminal, b"xq")), 0)

@@ -2,9 +2,11 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <sys/ioctl.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <csignal>
@@ -16,6 +18,24 @@ namespace {
 
 void write_out(const std::string& text) {
   static_cast<void>(::write(STDOUT_FILENO, text.data(), text.size()) < 0);
+}
+
+/// What a terminal of so many lines has room for: the first lines, and the last one, which says how
+/// to quit.
+std::string clipped(const std::string& text, std::size_t rows) {
+  const auto lines = static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
+  if (rows < 3 || lines < rows) return text;  // the cursor needs a line
+  const std::size_t shown = rows - 3;
+  std::size_t end = 0;
+  for (std::size_t i = 0; i < shown; ++i) end = text.find('\n', end) + 1;
+  const std::size_t last = text.rfind('\n', text.size() - 2) + 1;
+  return text.substr(0, end) + "... " + std::to_string(lines - 1 - shown) + " more lines\n" +
+         text.substr(last);
+}
+
+std::size_t terminal_rows() {
+  winsize size{};
+  return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_row : 0;  // 0: unknown
 }
 
 }  // namespace
@@ -40,7 +60,8 @@ Screen::~Screen() {
 
 void Screen::show(const std::string& text) {
   std::string lines = "\x1b[H";
-  for (const char c : text) lines += c == '\n' ? std::string("\x1b[K\n") : std::string(1, c);
+  for (const char c : clipped(text, terminal_rows()))
+    lines += c == '\n' ? std::string("\x1b[K\n") : std::string(1, c);
   write_out(lines + "\x1b[J");
 }
 

@@ -70,6 +70,8 @@ struct NodeRow {
   std::vector<SessionRow> sessions;
 };
 
+double moved(const SessionRow& row) { return row.rates.in + row.rates.out; }
+
 double growth(std::uint64_t before, std::uint64_t now, double seconds) {
   return now > before && seconds > 0 ? static_cast<double>(now - before) / seconds : 0;
 }
@@ -131,6 +133,8 @@ std::vector<NodeRow> rows_of(const Samples& before, const Samples& now) {
     for (const SessionInfo& session : sample.sessions) {
       row.sessions.push_back(row_of(session, known[session.id], seconds));
     }
+    std::stable_sort(row.sessions.begin(), row.sessions.end(),
+                     [](const SessionRow& a, const SessionRow& b) { return moved(a) > moved(b); });
     rows.push_back(std::move(row));
   }
   return rows;
