@@ -48,7 +48,7 @@ def main():
     with tempfile.TemporaryDirectory(prefix="ho-cluster-") as top:
         programs = pathlib.Path(top, "bin")
         programs.mkdir()
-        for program in (CLI, DAEMON):
+        for program in (CLI, DAEMON, f"{SOURCE}/deploy/cluster/make_cluster"):
             (programs / pathlib.Path(program).name).symlink_to(program)
         pathlib.Path(top, "deploy").symlink_to(pathlib.Path(SOURCE, "deploy"))
         environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "TOP": top, "DDR_BYTES": "64MiB",
