@@ -156,11 +156,14 @@ int run(ho::cli::Console& console, const std::string& file, Mode mode) {
   }
   const auto end = (*node)->run();
   node->reset();
-  if (end == ho::daemon::Node::End::kFailed) {
-    wait_before_end(clock, alive);
-    return ho::cli::kExitNo;
+  switch (end) {
+    case ho::daemon::Node::End::kStopped: return ho::cli::kExitDone;
+    case ho::daemon::Node::End::kInterrupted: return ho::cli::kExitInterrupted;
+    case ho::daemon::Node::End::kUpgrade: return ho::cli::kExitRestart;
+    case ho::daemon::Node::End::kFailed: break;
   }
-  return end == ho::daemon::Node::End::kUpgrade ? ho::cli::kExitRestart : ho::cli::kExitDone;
+  wait_before_end(clock, alive);
+  return ho::cli::kExitNo;
 }
 
 }  // namespace
@@ -186,7 +189,7 @@ int main(int argc, char** argv) {
        "nodes, access, quotas and tls, and reads the certificates again; other fields need a "
        "restart.",
        {"hyperoffloadd --config node.textproto --check-config"},
-       {{ho::cli::kExitDone, "ended by a signal, or the configuration is fine"},
+       {{ho::cli::kExitDone, "ended by SIGTERM, or the configuration is fine"},
         {ho::cli::kExitNo, "could not start, or failed"},
         {ho::cli::kExitRestart, "ended for an upgrade: the next process takes over"}}});
   return program.run(argc, argv);

@@ -384,7 +384,7 @@ void Node::await_signal() {
     if (signal == SIGHUP) {
       reload();
     } else {
-      begin_end();
+      begin_end(signal == SIGINT ? End::kInterrupted : End::kStopped);
     }
     await_signal();
   });
@@ -440,11 +440,11 @@ void Node::reload_tls(const DaemonConfig& fresh) {
 }
 
 /// Begins the end; the second time, hastens it.
-void Node::begin_end() {
+void Node::begin_end(End how) {
   Parts& parts = *parts_;
   const TimePoint now = parts.clock.now();
   // A stop that comes beside an upgrade is for good: nothing is left to a next process.
-  const bool upgrades = std::exchange(parts.end, End::kStopped) == End::kUpgrade;
+  const bool upgrades = std::exchange(parts.end, how) == End::kUpgrade;
   if (parts.pool.draining() && !upgrades) {
     parts.drain_end = now;
   } else {

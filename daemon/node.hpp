@@ -32,7 +32,7 @@ namespace ho::daemon {
 /// main thread, which is the control thread.
 class Node {
  public:
-  enum class End : std::uint8_t { kStopped, kUpgrade, kFailed };
+  enum class End : std::uint8_t { kStopped, kInterrupted, kUpgrade, kFailed };
   /// How this process is joined to the last and the next one.
   struct Succession {
     std::unique_ptr<FdStore> store;
@@ -70,7 +70,7 @@ class Node {
   void note_state(LogLevel level, std::string_view what, std::vector<LogField> fields);
   void reload();
   void reload_tls(const DaemonConfig& fresh);
-  void begin_end();
+  void begin_end(End how);
   void drain_step();
 
   std::unique_ptr<Parts> parts_;

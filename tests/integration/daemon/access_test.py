@@ -244,6 +244,17 @@ sys.stdin.read()
             time.sleep(1)
             self.assertEqual((self.flash_of(ALICE), self.flash_of(BOB)), (8 << 20, 0))
 
+    def test_each_user_who_is_refused_is_in_the_log(self):
+        self.start("")
+        for user in (ALICE, BOB, ALICE):
+            self.assertNotEqual(self.run_as(user, "evict", "0:999").returncode, 0)
+        self.daemon.send_signal(signal.SIGINT)
+        log = self.daemon.communicate(timeout=PATIENCE_S)[1]
+        self.assertEqual(self.daemon.returncode, 130)
+        refused = [line for line in log.splitlines() if "kind=refusal" in line]
+        for user in (ALICE, BOB):
+            self.assertEqual(sum(f"uid={user}" in line for line in refused), 1, log)
+
     def flash_of(self, user):
         (node,) = json.loads(self.run_as(0, "status", "-o", "json").stdout)["nodes"]
         return {one["owner"]: one["flash_bytes"] for one in node["users"]}.get(f"uid {user}", 0)
