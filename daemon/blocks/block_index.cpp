@@ -347,6 +347,9 @@ void BlockIndex::end_session(SessionId session) {
 }
 
 void BlockIndex::tick(TimePoint now) {
+  std::erase_if(search_at_, [this](const auto& size) {
+    return tier(BlockMedium::kDdr).slots(size.first) == 0;
+  });
   while (!reserved_.empty()) {
     Block& oldest = blocks_.at(*reserved_.begin());
     if (now - oldest.since < kReservationMax) break;

@@ -150,6 +150,7 @@ void BlockStore::tick(TimePoint now) {
   }
   for (auto& [key, tenant] : tenants_) {
     tenant->index.tick(now);
+    std::erase_if(tenant->saves, [](const auto& size) { return size.second == 0; });
     if (!tenant->session) continue;
     if (pool_.draining() || pool_.sessions().count(*tenant->session) == 0) {
       clear(*tenant);

@@ -35,8 +35,9 @@ class Node(ServiceManager):
                          descriptors_max=1024 if keeps else 0)
 
     def write_config(self):
-        flash = ""
+        flash, blocks = "", 'ddr_bytes: "16MiB"'
         if self.flash:
+            blocks = 'ddr_bytes: "4MiB" flash_bytes: "16MiB"'  # less than its share of the keys needs
             path = self.folder / "flash"
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
             os.truncate(path, FLASH_BYTES)
@@ -46,7 +47,7 @@ class Node(ServiceManager):
         self.config.write_text(f"""
 node_id: {self.number} node_name: "{self.name}" ddr_bytes: "128MiB" segment_bytes: {SEGMENT}
 lease_ms: {LEASE_MS} drain_ms: 500 unix_socket: "{self.folder}/control.sock" tcp {{ address: "127.0.0.1" }} http_listen: "127.0.0.1:0"
-blocks {{ ddr_bytes: "16MiB" }}
+blocks {{ {blocks} }}
 {flash}{peers}""")
 
 
