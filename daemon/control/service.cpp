@@ -1,6 +1,7 @@
 #include "daemon/control/service.hpp"
 
 #include <control.pb.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <array>
@@ -21,6 +22,7 @@ namespace {
 namespace pb = hyperoffload::v1;
 
 constexpr std::size_t kNameBytesMax = 255;
+constexpr Duration kReturnPeriod = std::chrono::seconds(10);
 
 pb::Response refusal(std::uint64_t id, const Error& error) {
   pb::Response response;
@@ -415,6 +417,17 @@ void Service::tick() {
     note_session("lease lapsed", LogLevel::kWarning, session);
     staging_.close_session(session, [] {});
   }
+  return_memory();
+}
+
+/// What many sessions took and gave back stays with the C library, which a cgroup's limit counts.
+void Service::return_memory() {
+  const std::uint64_t ended =
+      activity_.sessions_closed + activity_.sessions_lapsed + activity_.sessions_evicted;
+  if (ended == ended_at_return_ || clock_.now() < next_return_) return;
+  ::malloc_trim(0);
+  ended_at_return_ = ended;
+  next_return_ = clock_.now() + kReturnPeriod;
 }
 
 }  // namespace ho::daemon

@@ -189,6 +189,7 @@ class Service {
   void flash_extents(const Request& request, const PeerInfo& peer, const Reply& reply);
   void flash_erase(const Request& request, const PeerInfo& peer, const Reply& reply);
   void handle_blocks(const Request& request, const PeerInfo& peer, const Reply& reply);
+  void return_memory();
   template <typename Body>
   [[nodiscard]] Result<SessionId> blocks_session(const Body& body) const;
   void blocks_open(const Request& request, const PeerInfo& peer, const Reply& reply);
@@ -239,6 +240,8 @@ class Service {
   Grants& grants_;
   Staging& staging_;
   DataLoop& data_;
+  std::uint64_t ended_at_return_ = 0;  ///< sessions, when memory was last returned
+  TimePoint next_return_{};
   BlockStore* blocks_ = nullptr;
   ObjectDirectory objects_;
   Keeper& keeper_;
