@@ -32,7 +32,7 @@ class Tally {
   /// `clock` must outlive this object. Each log line starts with `what`.
   Tally(std::string what, const Clock& clock) : what_(std::move(what)), clock_(clock) {}
 
-  /// Who was refused. Both are only logged.
+  /// The one that was refused. Both are only logged.
   struct Who {
     std::string_view owner;  ///< a user or certificate; empty: unknown
     std::string_view peer;   ///< a process or host

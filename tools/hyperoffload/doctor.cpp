@@ -6,6 +6,7 @@
 #include "common/base/json.hpp"
 #include "common/cli/layout.hpp"
 #include "proto/config/config.hpp"
+#include "tools/doctor/by_daemon.hpp"
 #include "tools/doctor/certificates.hpp"
 #include "tools/doctor/checks.hpp"
 #include "tools/doctor/listening.hpp"
@@ -51,6 +52,7 @@ int run(Console& console, const std::string& config_file) {
     if (!config) return console.refuse(config.error());
     needs = doctor::needs_of(*config);
     listening = doctor::check_listening(*config);
+    if (auto whole = doctor::check_by_daemon(config_file)) listening.push_back(std::move(*whole));
     if (auto tls = doctor::check_certificates(*config)) listening.push_back(std::move(*tls));
   }
   std::vector<Check> checks = doctor::check_machine(doctor::read_machine(), needs);

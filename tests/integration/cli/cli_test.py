@@ -428,6 +428,16 @@ class Doctor(unittest.TestCase):
         self.assertEqual(checks["tcp"]["state"], "ok")
         self.assertEqual(checks["tcp_listen"]["state"], "ok")
         self.assertEqual(checks["control socket"]["state"], "ok")
+        self.assertEqual(checks["configuration"]["state"], "ok")
+
+    def test_what_only_the_daemon_can_judge_is_asked_of_it(self):
+        config = 'ddr_bytes: 67108864 segment_bytes: 8388608 unix_socket: "FOLDER/control.sock" '
+        for more, words in (('access { jobs: "nobody-of-this-name" }', "nobody-of-this-name"),
+                            ('flash { path: "FOLDER/none" }', "FOLDER/none".removeprefix("FOLDER"))):
+            check = self.examine(config + more)["configuration"]
+            self.assertEqual(check["state"], "failed")
+            self.assertIn(words, check["found"])
+            self.assertIn("--check-config", check["fix"])
 
 
 if __name__ == "__main__":
