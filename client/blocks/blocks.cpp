@@ -98,7 +98,8 @@ Result<std::uint64_t> Blocks::submit(BlockOp op, std::span<const BlockItem> item
   for (Element& element : elements) {
     const auto node = route(element.item.name.digest);
     if (!node) {
-      done_.push_back({{ticket, element.index, failed(op, Errc::kUnavailable)}, {}, nullptr});
+      done_.push_back(
+          {{ticket, element.index, failed(op, Errc::kUnavailable)}, {}, nullptr, false});
       continue;
     }
     BatchPtr& batch = filling[*node];
@@ -137,7 +138,7 @@ std::size_t Blocks::drain(std::span<BlockDone> out) {
   }
   std::map<StorePtr, BlocksSettlement> damaged;
   for (std::size_t i = 0; i < taken.size(); ++i) {
-    const Element* const check = taken[i].check;
+    const Element* const check = taken[i].compare ? taken[i].element : nullptr;
     out[i] = taken[i].done;
     if (check == nullptr) continue;
     const auto found = checksum128({check->item.data, check->item.bytes}, check->item.name.seed);
@@ -240,7 +241,7 @@ bool Blocks::uses_memory(const LocalHandles& local) {
     }
   }
   return std::any_of(done_.begin(), done_.end(), [&](const Outcome& one) {
-    return one.check != nullptr && same(one.check->item);
+    return one.element != nullptr && same(one.element->item);
   });
 }
 

@@ -195,8 +195,9 @@ class Blocks final : public TransferSource, public std::enable_shared_from_this<
   };
   struct Outcome {
     BlockDone done;
-    BatchPtr batch;                  ///< a get whose bytes are to be compared; null: any other
-    const Element* check = nullptr;  ///< its element
+    BatchPtr batch;                    ///< keeps the element; null: no node had it
+    const Element* element = nullptr;  ///< whose memory is in use until the outcome is drained
+    bool compare = false;              ///< a get, whose bytes are to be compared
   };
 
   Blocks(Engine& engine, Options options, UniqueFd timer);

@@ -372,9 +372,7 @@ void Blocks::end(const BatchPtr& batch, Element& element, Errc code) {
   element.ended = true;
   const bool compare = batch->op == BlockOp::kGet && code == Errc::kOk;
   const bool first = done_.empty();
-  done_.push_back({{batch->ticket, element.index, code},
-                   compare ? batch : nullptr,
-                   compare ? &element : nullptr});
+  done_.push_back({{batch->ticket, element.index, code}, batch, &element, compare});
   if (first) arm();
   batch->open -= 1;
   if (batch->open == 0) finish(batch);
