@@ -101,8 +101,8 @@ class BlockIndex {
   /// kAheadMax.
   static constexpr std::uint64_t kAheadShare = 8;
   static constexpr std::uint64_t kAheadMax = 512;
-  static constexpr std::uint64_t kSearchShare =
-      4;  ///< this share of the slots ahead is taken between two vain searches
+  /// One in so many of the slots ahead is taken between two vain searches.
+  static constexpr std::uint64_t kSearchShare = 4;
 
   /// @param salt  a secret: nobody can choose keys that fall into one bucket.
   BlockIndex(std::uint64_t area_bytes, std::uint64_t salt);
@@ -324,8 +324,7 @@ class BlockIndex {
   std::map<PinId, Pin> pins_;
   std::map<SessionId, std::size_t> pins_of_;
   std::vector<std::pair<std::string, BlockFigures>> models_;
-  std::map<std::uint64_t, std::uint64_t>
-      search_at_;  ///< by size: slots taken before unsaved() looks
+  std::map<std::uint64_t, std::uint64_t> search_at_;  ///< by size: unsaved() looks at so many taken
   std::uint64_t next_block_ = 1;
   std::uint64_t next_pin_ = 1;
   std::uint64_t uses_ = 0;

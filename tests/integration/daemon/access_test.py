@@ -85,6 +85,14 @@ class Access(unittest.TestCase):
         self.addCleanup(lambda: (self.daemon.kill(), self.daemon.communicate()))
         self.until(lambda: self.run_as(0, "status").returncode == 0)
 
+    def start_with_flash(self, more):
+        flash = self.folder / "flash"
+        os.close(os.open(flash, os.O_CREAT | os.O_RDWR, 0o600))
+        os.truncate(flash, 64 << 20)
+        self.start(f'flash {{ path: "{flash}" }} {more}')
+        if json.loads(self.run_as(0, "status", "-o", "json").stdout)["nodes"][0]["flash_off"]:
+            skip_case("no io_uring")
+
     def until(self, done):
         end = time.monotonic() + PATIENCE_S
         while not done():
@@ -200,13 +208,8 @@ sys.stdin.read()
             self.assertEqual(self.job(user).returncode, 0)
 
     def test_quotas_of_flash_and_blocks(self):
-        flash = self.folder / "flash"
-        os.close(os.open(flash, os.O_CREAT | os.O_RDWR, 0o600))
-        os.truncate(flash, 64 << 20)
-        self.start(f'flash {{ path: "{flash}" }} blocks {{ ddr_bytes: "32MiB" flash_bytes: "32MiB" }}\n'
-                   f'quotas {{ user: "{ALICE}" flash_bytes: "8MiB" blocks_bytes: "4MiB" }}')
-        if json.loads(self.run_as(0, "status", "-o", "json").stdout)["nodes"][0]["flash_off"]:
-            skip_case("no io_uring")
+        self.start_with_flash(f'blocks {{ ddr_bytes: "32MiB" flash_bytes: "32MiB" }}\n'
+                              f'quotas {{ user: "{ALICE}" flash_bytes: "8MiB" blocks_bytes: "4MiB" }}')
         for user, most in ((ALICE, 8), (BOB, 32), (0, 32)):
             done = self.python_as(user, f"flash({most - 1} << 20, 0); flash(1 << 20, 1); print(flash(1 << 20, 0))")
             self.assertEqual(done.returncode, 0, done.stderr)
@@ -231,13 +234,8 @@ sys.stdin.read()
         self.assertEqual(self.flash_of(ALICE), 7 << 20)
 
     def test_a_user_beyond_the_quota_of_flash_takes_none_from_others(self):
-        flash = self.folder / "flash"
-        os.close(os.open(flash, os.O_CREAT | os.O_RDWR, 0o600))
-        os.truncate(flash, 64 << 20)
-        self.start(f'flash {{ path: "{flash}" }} blocks {{ ddr_bytes: "8MiB" flash_bytes: "8MiB" }}\n'
-                   f'quotas {{ user: "{BOB}" flash_bytes: "1MiB" }}')
-        if json.loads(self.run_as(0, "status", "-o", "json").stdout)["nodes"][0]["flash_off"]:
-            skip_case("no io_uring")
+        self.start_with_flash(f'blocks {{ ddr_bytes: "8MiB" flash_bytes: "8MiB" }}\n'
+                              f'quotas {{ user: "{BOB}" flash_bytes: "1MiB" }}')
         self.until(lambda: self.python_as(ALICE, "blocks(20)").returncode == 0 and self.flash_of(ALICE) == 8 << 20)
         for _ in range(4):  # the store asks again after a second
             self.assertEqual(self.python_as(BOB, "print(blocks(20))").returncode, 0)

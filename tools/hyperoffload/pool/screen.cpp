@@ -60,8 +60,9 @@ Screen::~Screen() {
 
 void Screen::show(const std::string& text) {
   std::string lines = "\x1b[H";
-  for (const char c : clipped(text, terminal_rows()))
+  for (const char c : clipped(text, terminal_rows())) {
     lines += c == '\n' ? std::string("\x1b[K\n") : std::string(1, c);
+  }
   write_out(lines + "\x1b[J");
 }
 
