@@ -13,12 +13,9 @@ namespace ho::client {
 
 namespace {
 
-constexpr Duration kControlTimeout = std::chrono::seconds(2);
 constexpr std::uint64_t kTileAlign = 64;
 constexpr std::uint64_t kSlotAlign = 4096;
 constexpr std::size_t kWindow = 64;
-/// How often a version is tried again whose node's daemon is restarted meanwhile.
-constexpr int kRetries = 2;
 
 }  // namespace
 
@@ -188,7 +185,7 @@ Result<void> Publisher::publish(std::uint64_t version) {
   }
   const NodeSession& node = pool_.nodes()[node_.value()];
   auto done = try_publish(version);
-  for (int i = 0; i < kRetries && !done; ++i) {
+  for (int i = 0; i < kRestartRetries && !done; ++i) {
     // Its daemon ended meanwhile, and the next one has the memory.
     if (done.error().code() != Errc::kUnavailable || !node.fault->resumable()) break;
     done = try_publish(version);

@@ -14,7 +14,6 @@ namespace ho::client {
 
 namespace {
 
-constexpr Duration kControlTimeout = std::chrono::seconds(2);
 /// Between two looks for a version: first short, since a trainer's next version is often near.
 constexpr Duration kPauseMin = std::chrono::milliseconds(1);
 constexpr Duration kPauseMax = std::chrono::milliseconds(32);

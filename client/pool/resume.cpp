@@ -54,26 +54,6 @@ std::shared_ptr<ControlClient> Sessions::await_control(const NodeSession& node) 
   return control;
 }
 
-/// Durable extents are on flash, whatever became of the daemon; scratch extents ended with it.
-Result<void> Sessions::reopen_flash(NodeIndex node, ControlClient& control, TimePoint deadline) {
-  std::vector<OpenExtent> open;
-  {
-    const std::lock_guard lock(extents_mutex_);
-    for (const OpenExtent& one : extents_) {
-      if (one.node == node) open.push_back(one);
-    }
-  }
-  for (const OpenExtent& one : open) {
-    const std::string name = "extent " + std::to_string(one.extent.id);
-    if (one.policy == FlashPolicy::kScratch) {
-      return Error(Errc::kNotFound, name + " on flash was scratch, and ended with the daemon");
-    }
-    auto opened = control.flash_open(nodes_[node.value()].session, one.extent, deadline);
-    if (!opened) return opened.error().at(name + " on flash");
-  }
-  return {};
-}
-
 transport::FenceRequest Sessions::fence_of(NodeIndex node, ControlClient& control) const {
   return ClientControl(control, options_.name, clock_).fence_of(nodes_[node.value()].session);
 }

@@ -16,17 +16,14 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// For one node, over all its addresses: the same bound as for every control request.
-constexpr Duration kConnectTimeout = std::chrono::seconds(2);
-constexpr Duration kControlTimeout = std::chrono::seconds(2);
+/// For one node, over all its addresses.
+constexpr Duration kConnectTimeout = kControlTimeout;
 /// For one node's lease, however many others have used up the time.
 constexpr Duration kRenewTimeoutMin = milliseconds(50);
 /// For one node's status, likewise.
 constexpr Duration kStatusTimeoutMin = milliseconds(250);
 /// For a request that must reach a node which did not answer last time.
 constexpr Duration kSilentTimeout = milliseconds(50);
-/// How often a request is made again when its daemon is restarted meanwhile.
-constexpr int kRetries = 2;
 constexpr Duration kCloseTimeout = std::chrono::seconds(1);
 /// Longer leases are renewed as often as one of this length.
 constexpr Duration kLeaseMax = std::chrono::seconds(9);
@@ -318,7 +315,7 @@ Result<HeldArena> Sessions::take(const std::vector<Stripe>& stripes,
     if (node.driver == "local") spec.near = arena.numa;
     const Duration timeout = kControlTimeout + milliseconds(spec.bytes / kGrantBytesPerMs);
     auto answer = await_control(node)->grant(node.session, spec, clock_.now() + timeout);
-    for (int i = 0; i < kRetries && !answer; ++i) {
+    for (int i = 0; i < kRestartRetries && !answer; ++i) {
       // Its daemon ended meanwhile: what it may have granted ends with the session.
       if (answer.error().code() != Errc::kUnavailable || !node.fault->resumable()) break;
       answer = await_control(node)->grant(node.session, spec, clock_.now() + timeout);
@@ -348,97 +345,6 @@ Result<HeldArena> Sessions::take(const std::vector<Stripe>& stripes,
     }
   }
   return held;
-}
-
-std::vector<FlashRoom> Sessions::flash_of(const std::vector<NodeIndex>& candidates) {
-  const auto answers = status_of(candidates);
-  std::vector<FlashRoom> rooms;
-  for (std::size_t i = 0; i < candidates.size(); ++i) {
-    const NodeSession& node = nodes_[candidates[i].value()];
-    const auto& status = answers[i];
-    if (!status || status->flash.empty()) continue;
-    rooms.push_back(
-        {candidates[i], node.control()->hello().node_name, usable_flash_bytes(status->flash)});
-  }
-  return rooms;
-}
-
-Error Sessions::no_flash() const {
-  std::string missing;
-  const auto add = [&](const std::string& what) {
-    missing += (missing.empty() ? "" : "; ") + what;
-  };
-  for (const std::string& node : left_out_) add(node);
-  for (const NodeSession& node : nodes_) {
-    if (node.fault->reason() != FaultReason::kNone) {
-      add(node.label + ": it is lost");
-    } else if (node.fault->silent()) {
-      add(node.label + ": it does not answer");
-    }
-  }
-  if (missing.empty()) return Error(Errc::kUnsupported, "no node of the pool has flash");
-  return Error(Errc::kUnavailable, "no node with flash can be used; without " + missing);
-}
-
-Result<FlashExtent> Sessions::allocate_flash(NodeIndex node, std::uint64_t bytes,
-                                             FlashPolicy policy) {
-  const NodeSession& there = nodes_[node.value()];
-  auto made = await_control(there)->flash_allocate(there.session, bytes, policy,
-                                                   clock_.now() + kControlTimeout);
-  if (!made) return made.error().at(there.label);
-  const std::lock_guard lock(extents_mutex_);
-  extents_.push_back({node, *made, policy});
-  return made;
-}
-
-Result<FlashExtent> Sessions::open_flash(NodeIndex node, const FlashExtent& extent) {
-  const NodeSession& there = nodes_[node.value()];
-  auto opened =
-      await_control(there)->flash_open(there.session, extent, clock_.now() + kControlTimeout);
-  if (!opened) return opened.error().at(there.label);
-  const std::lock_guard lock(extents_mutex_);
-  extents_.push_back({node, *opened, FlashPolicy::kDurable});
-  return opened;
-}
-
-Result<void> Sessions::free_flash(NodeIndex node, std::uint64_t extent) {
-  const NodeSession& there = nodes_[node.value()];
-  if (const FaultReason reason = there.fault->reason(); reason != FaultReason::kNone) {
-    return Error(Errc::kUnavailable, there.label + " was lost: " + std::string(fault_text(reason)));
-  }
-  if (there.fault->silent()) return Error(Errc::kDeadline, there.label + " does not answer");
-  std::optional<FlashExtent> known;
-  {
-    const std::lock_guard lock(extents_mutex_);
-    std::erase_if(extents_, [&](const OpenExtent& one) {
-      if (one.node != node || one.extent.id != extent) return false;
-      known = one.extent;
-      return true;
-    });
-  }
-  auto freed =
-      await_control(there)->flash_free(there.session, extent, clock_.now() + kControlTimeout);
-  bool cut_off = false;  // a daemon ended before it answered; it may have freed the extent
-  for (int i = 0; i < kRetries && !freed && known && there.fault->resumable(); ++i) {
-    const Errc code = freed.error().code();
-    if (code != Errc::kUnavailable && code != Errc::kNotFound) break;
-    cut_off = cut_off || code == Errc::kUnavailable;
-    // The daemon that follows resumed the session without this extent, or is yet to.
-    const auto control = await_control(there);
-    const auto opened = control->flash_open(there.session, *known, clock_.now() + kControlTimeout);
-    if (!opened && opened.error().code() == Errc::kNotFound) {
-      if (cut_off) return {};
-      break;
-    }
-    if (!opened) {
-      freed = opened.error();
-    } else {
-      freed = control->flash_free(there.session, extent, clock_.now() + kControlTimeout);
-    }
-  }
-  if (freed) return freed;
-  // A free may wait for other sessions' transfers, so one that is late does not make a node silent.
-  return freed.error().at(there.label);
 }
 
 void Sessions::release(const std::vector<HeldSegment>& segments) {

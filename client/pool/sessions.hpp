@@ -77,6 +77,11 @@ struct ArenaSpec {
   std::optional<NumaNode> numa = {};        ///< preferred, on a node that is reached by `local`
 };
 
+/// For the answer to any control request.
+inline constexpr Duration kControlTimeout = std::chrono::seconds(2);
+/// How often a request is made again whose daemon is restarted meanwhile.
+inline constexpr int kRestartRetries = 2;
+
 /// This job's sessions on all nodes of a pool, kept alive by a thread of its own.
 ///
 /// Threads: grant() and release() from any thread. Lifecycle: connect() -> grants -> destructor,
@@ -145,6 +150,7 @@ class Sessions {
       : options_(std::move(options)), door_(std::move(door)), losses_(std::move(losses)) {}
   [[nodiscard]] ControlClient::Options control_options(const std::string& address,
                                                        const std::shared_ptr<NodeFault>& fault);
+  [[nodiscard]] Error without_session(const NodeSession& node, const Error& error);
   [[nodiscard]] Result<void> reopen_flash(NodeIndex node, ControlClient& control,
                                           TimePoint deadline);
   [[nodiscard]] Result<NodeSession> dial(const std::string& address, TimePoint deadline);

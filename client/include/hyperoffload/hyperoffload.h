@@ -311,7 +311,7 @@ HO_API ho_status ho_flash_allocate(ho_pool* pool, uint64_t bytes, ho_flash_polic
  * HO_OK           the handle is gone, too. NULL is allowed and does nothing.
  * On any other status the handle stays, for another attempt or ho_flash_close:
  * HO_DEADLINE     its node does not answer, but may still free it.
- * HO_UNAVAILABLE  its node is lost: durable flash stays.
+ * HO_UNAVAILABLE  its node is lost, or the session there has ended: durable flash stays.
  * HO_NOT_FOUND    it is already freed, perhaps by an attempt that ended with HO_DEADLINE. */
 HO_API ho_status ho_flash_free(ho_pool* pool, ho_flash* flash);
 /* Ends only the handle: durable flash stays. NULL is allowed. */
@@ -321,7 +321,8 @@ HO_API void ho_flash_close(ho_flash* flash);
 #define HO_FLASH_NAME_BYTES 48
 HO_API ho_status ho_flash_name(const ho_pool* pool, const ho_flash* flash, char* out, size_t room);
 /* Opens durable flash by its name. HO_NOT_FOUND: no such node in the pool, or no such flash on it.
- * HO_INVALID_ARGUMENT: not a name. */
+ * HO_INVALID_ARGUMENT: not a name. HO_UNAVAILABLE: the node is lost, or the session there has
+ * ended. */
 HO_API ho_status ho_flash_open(ho_pool* pool, const char* name, ho_flash** out);
 /* 0 for NULL. */
 HO_API uint64_t ho_flash_bytes(const ho_flash* flash);

@@ -1,6 +1,7 @@
 // Freeing flash whose node does not answer, or answers too late.
 #include <hyperoffload/hyperoffload.h>
 
+#include <array>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <csignal>
@@ -104,4 +105,28 @@ TEST_CASE("flash free: a lost node says so, and its durable flash stays") {
   nodes.restart(node);
   CHECK(extents(nodes, node) == 1);
   CHECK(ho_flash_free(pool.get(), nullptr) == HO_OK);
+}
+
+TEST_CASE("flash free: to a session that has ended flash is unavailable, which is not gone") {
+  SKIP_WITHOUT_FLASH();
+  TwoNodes nodes(kLongLease);
+  const PoolHandle pool = connect_pool(nodes.address(0), "local");
+  ho_flash* flash = nullptr;
+  REQUIRE(ho_flash_allocate(pool.get(), kMiB, HO_FLASH_DURABLE, &flash) == HO_OK);
+  std::array<char, HO_FLASH_NAME_BYTES> name{};
+  REQUIRE(ho_flash_name(pool.get(), flash, name.data(), name.size()) == HO_OK);
+  const int node = node_with_flash(nodes);
+  const auto administrator = test::connect(nodes.address(node));
+  const auto sessions = administrator->sessions(test::soon());
+  REQUIRE(sessions.ok());
+  REQUIRE(sessions->size() == 1);
+  REQUIRE(administrator->evict(sessions->front().id, test::soon()).ok());
+  SECTION("opened") {
+    ho_flash* again = nullptr;
+    CHECK(ho_flash_open(pool.get(), name.data(), &again) == HO_UNAVAILABLE);
+  }
+  SECTION("freed") { CHECK(ho_flash_free(pool.get(), flash) == HO_UNAVAILABLE); }
+  CHECK(std::string(ho_last_error()).find("an administrator ended it") != std::string::npos);
+  CHECK(extents(nodes, node) == 1);
+  ho_flash_close(flash);
 }
