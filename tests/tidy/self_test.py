@@ -3,10 +3,16 @@
 
 import unittest
 
+from blocks import TABLE
 from checks import CHECKS, Tree
 
 LAYERS = {"tests/tidy/layers.txt": "common/base:\nproto: common/base\ncommon/transport/ofi: common/base\n"
                                    "common/transport: common/base\ndaemon: common/base\n"}
+
+
+BLOCK = "```sh\na\n```\n"
+ROW = "daemon/README.md sh: docs/a_test.py  # why\n"
+TEST = {"tests/integration/docs/a_test.py": 'blocks("daemon/README.md")', "tests/integration/docs/CMakeLists.txt": "ho_script_test(a_test"}
 
 
 def long_function(lines, head="int f(int a) {"):
@@ -99,8 +105,10 @@ SAMPLES = {
          ("talk of it", {"daemon/a.cpp": "// getenv() is for main\n"})]),
     "readmes": (
         [("a folder without one", {"daemon/pool/a.cpp": ""}),
-         ("a long one", {"daemon/README.md": "line\n" * 61})],
-        [("a folder with one", {"daemon/pool/a.cpp": "", "daemon/pool/README.md": "line\n" * 60})]),
+         ("a long one", {"daemon/README.md": "line\n" * 61}),
+         ("a long one at the top", {"README.md": "line\n" * 76})],
+        [("a folder with one", {"daemon/pool/a.cpp": "", "daemon/pool/README.md": "line\n" * 60}),
+         ("one page at the top", {"README.md": "line\n" * 75})]),
     "tests": (
         [("a name that is no sentence", {"tests/unit/a.cpp": 'TEST_CASE("allocator") {}\n'}),
          ("a name of one word", {"tests/unit/a.cpp": 'TEST_CASE("allocator: works") {}\n'}),
@@ -126,6 +134,21 @@ SAMPLES = {
         [("files and folders", {"daemon/README.md": "`common/`, `common/b`, [b](../common/b.cpp), `b.cpp`, `pool/*`\n",
                                 "common/b.cpp": "", "daemon/pool/a.cpp": ""}),
          ("words with a slash", {"README.md": "`get/put` of `a/b.hos`, `/etc/a.md`, [a](https://a.b/c)\n", "common/b.cpp": ""})]),
+    "blocks": (
+        [("commands without a row", {"daemon/README.md": BLOCK}),
+         ("commands called text", {"daemon/README.md": "```text\nhyperoffload status\n```\n"}),
+         ("a configuration called text", {"daemon/README.md": '```text\nflash { path: "/a" }\n```\n'}),
+         ("a block without a language", {"daemon/README.md": "```\na\n```\n"}),
+         ("a block without an end", {"daemon/README.md": "```text\na\n"}),
+         ("an indented block", {"daemon/README.md": "* a\n\n  ```sh\n  a\n  ```\n"}),
+         ("a row without a block", {TABLE: "a.md sh: not run: why\n"}),
+         ("a row without a reason", {"daemon/README.md": BLOCK, TABLE: "daemon/README.md sh: not run:\n"}),
+         ("a test that is gone", {"daemon/README.md": BLOCK, TABLE: ROW}),
+         ("a test that nothing starts", {"daemon/README.md": BLOCK, TABLE: ROW, **TEST, "tests/integration/docs/CMakeLists.txt": "b_test"}),
+         ("a test of another page", {"client/README.md": BLOCK, TABLE: ROW.replace("daemon", "client"), **TEST})],
+        [("a test", {"daemon/README.md": BLOCK, TABLE: ROW, **TEST}),
+         ("a reason", {"daemon/README.md": BLOCK, TABLE: "daemon/README.md sh: not run: needs a device\n"}),
+         ("a picture", {"daemon/README.md": "```text\njob -> hyperoffload (the command) -> a { }\n```\n"})]),
     "prose": (
         [("a sentence that begins with of", {"common/base/a.hpp": "/// A list.\n/// Of equals the first.\n"}),
          ("a comment that begins so", {"common/base/a.hpp": "int a;  ///< of the last step\n"}),

@@ -34,6 +34,7 @@ systemctl() {   # enable --now hyperoffloadd
   hyperoffloadd --config "$TOP/$address/etc/hyperoffload/hyperoffloadd.textproto" 2> "$TOP/$address/log" &
   for i in $(seq 600); do test -S "$TOP/$address/control.sock" && return; sleep 0.1; done; cat "$TOP/$address/log"; false
 }
+journalctl() { command journalctl --quiet --directory "$TOP" "$@"; }  # no journal here; tests/integration/systemd looks into one
 ssh() {         # root@ADDRESS COMMAND
   address=${1#root@}; eval "$(echo "$2" | sed "$(files "$address")")"
 }

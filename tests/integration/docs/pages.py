@@ -2,12 +2,27 @@
 import pathlib
 import re
 import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+sys.path.append(str(ROOT / "tests/tidy"))
+from blocks import TABLE, read_rows  # noqa: E402
+
+
+TEST = str(pathlib.Path(sys.argv[0]).resolve().relative_to(ROOT / "tests/integration"))
+
+
+def pages_of(language):
+    """The pages whose blocks in that language blocks.txt gives to the test that runs."""
+    rows = read_rows((ROOT / TABLE).read_text(encoding="utf-8"))
+    return [ROOT / page for (page, one), row in rows.items() if one == language and TEST in row.tests]
 
 
 def blocks(page, language="sh"):
-    """Texts of its fenced blocks in that language."""
-    text = pathlib.Path(page).read_text(encoding="utf-8")
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.M | re.S)
+    """Texts of its fenced blocks in that language. The test that runs has a row for them, so that tests/tidy knows it."""
+    page = pathlib.Path(page).resolve()
+    assert page in pages_of(language), f"{TABLE} has no row of this test for {page.relative_to(ROOT)} {language}"
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(encoding="utf-8"), re.M | re.S)
 
 
 def command(page, begin):

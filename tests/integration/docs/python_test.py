@@ -1,9 +1,10 @@
-"""Runs the Python of client/docs/fit.md, recorder.md and objects.md, as it stands, with what the pages leave to the reader, at a
-real daemon.
+"""Runs the Python of README.md, client/python/README.md, client/docs/fit.md, recorder.md and objects.md, as it
+stands, with what the pages leave to the reader, at a real daemon.
 
 Usage: python_test.py SOURCE CLI DAEMON LIBRARY
 """
-import json
+import contextlib
+import io
 import os
 import pathlib
 import re
@@ -15,12 +16,12 @@ from one_node import PAGE_ADDRESS, Node  # noqa: E402
 from pages import blocks  # noqa: E402
 
 SOURCE, CLI, DAEMON, LIBRARY = sys.argv[1:5]
-DOCS = pathlib.Path(SOURCE, "client/docs")
 os.environ.update(HYPEROFFLOAD_COMMAND=os.path.abspath(CLI), HYPEROFFLOAD_LIBRARY=os.path.abspath(LIBRARY))
 sys.path.insert(0, f"{SOURCE}/client/python")
 import hyperoffload  # noqa: E402
 
 STEPS = 4
+RECORDED = 2
 
 
 class Script:
@@ -54,7 +55,7 @@ class Script:
 
 def run(node, page, names):
     """Runs the page's only block of Python. @return its text."""
-    (code,) = blocks(DOCS / page, "python")
+    (code,) = blocks(pathlib.Path(SOURCE, page), "python")
     exec(compile(code.replace(PAGE_ADDRESS, node.pool), page, "exec"), names)
     return code
 
@@ -65,7 +66,7 @@ def fit(node):
         plain.train_step(plain.batch)
     plain.train()
     names = ours.names()
-    code = run(node, "fit.md", names)
+    code = run(node, "client/docs/fit.md", names)
     stats = names["run"].stats()
     assert (stats["steps"], stats["planned_steps"], stats["departures"]) == (STEPS, STEPS, 0), stats
     assert stats["peak_allocated_bytes"] <= 1.02 * names["plan"].budget_bytes < stats["peak_plain_bytes"], stats
@@ -74,9 +75,22 @@ def fit(node):
     assert eval(later, names).budget_bytes == names["plan"].budget_bytes
 
 
+def summary(node):
+    """Both READMEs show the same few lines."""
+    for page in ("README.md", "client/python/README.md"):
+        plain, ours = Script(), Script()
+        plain.train()
+        names = ours.names()
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            run(node, page, names)
+        assert printed.getvalue().strip() == names["run"].summary().strip(), printed.getvalue()
+        assert names["run"].stats()["planned_steps"] == STEPS - RECORDED, names["run"].stats()
+        assert ours.losses == plain.losses, (ours.losses, plain.losses)
+
+
 def recorder(node):
     plain, ours = Script(), Script()
-    code = run(node, "recorder.md", ours.names())
+    code = run(node, "client/docs/recorder.md", ours.names())
     for _ in range(len(ours.losses)):
         plain.train_step(plain.batch)
     assert len(ours.losses) == 3 and ours.losses == plain.losses, (ours.losses, plain.losses)
@@ -94,7 +108,7 @@ def objects(node):
     for rank in (0, 1):
         mine = torch.zeros(4096, 512)
         names = {"pool": node.pool, "model": model, "mine": mine, "rank": rank, "step": 7, "last": 6}
-        run(node, "objects.md", names)
+        run(node, "client/docs/objects.md", names)
         assert names["version"] == 7
         assert torch.equal(mine, model.mlp.up.detach()[:, 512 * rank:512 * (rank + 1)]), rank
         for one in (names["publisher"], names["subscriber"]):
@@ -104,7 +118,7 @@ def objects(node):
 def main():
     with Node(CLI, DAEMON) as node:
         os.chdir(node.folder)
-        for page in (fit, recorder, objects):
+        for page in (summary, fit, recorder, objects):
             page(node)
             print("ok:", page.__name__)
         os.chdir("/")

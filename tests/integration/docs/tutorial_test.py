@@ -1,7 +1,7 @@
-"""Follows the tutorial: installs the build into a temporary folder, writes the files of the page there, runs its shell blocks in
-order in one shell, and compares their output with the page.
+"""Follows client/docs/tutorial.md: writes the files of the page into a temporary folder, runs its shell blocks in order in one
+shell, from the installation on, and compares their output with the page.
 
-Usage: tutorial_test.py BUILD_DIR TUTORIAL CONFIG
+Usage: tutorial_test.py BUILD_DIR CONFIG
 """
 
 import os
@@ -12,24 +12,37 @@ import subprocess
 import sys
 import tempfile
 
+from pages import ROOT, blocks
+
+PAGE = ROOT / "client/docs/tutorial.md"
 TIME_MAX_S = 150
+# The page's commands install the build that is there.
+STAND_INS = r"""
+trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
+cmake() {
+  case $1 in
+    --preset) command cmake --list-presets -S "$ROOT" | grep "\"$2\"" ;;
+    --install) test "$2 $3" = "build/release --prefix" && command cmake --install "$BUILD" --prefix "$4" --config "$CONFIG" >/dev/null ;;
+    *) false ;;
+  esac || { echo "not right: cmake $*"; exit 1; }
+}
+ninja() { test "$*" = "-C build/release" || { echo "not right: ninja $*"; exit 1; }; }
+g++() {  # the reader has written the page's files here by now
+  cp "$FILES"/* . && command g++ "$@"
+}
+"""
 
 
-def blocks(page):
-    """(language, text) of each fenced block."""
-    return re.findall(r"^```(\w+)\n(.*?)^```$", page, re.M | re.S)
+def in_order(languages):
+    """(language, text) of the page's blocks in these languages."""
+    text = PAGE.read_text(encoding="utf-8")
+    return sorted(((language, one) for language in languages for one in blocks(PAGE, language)),
+                  key=lambda block: text.index(f"```{block[0]}\n{block[1]}```"))
 
 
 def shape(text):
     """A line without the differences between machines: numbers with units, and runs of spaces."""
     return re.sub(r"\s+", " ", re.sub(r"\d+(?:\.\d+)?(?: (?:[KMG]iB|B|ns|us|ms|s)\b)?", "#", text)).strip()
-
-
-def install(build, prefix, config):
-    subprocess.run(["cmake", "--install", build, "--prefix", prefix, "--config", config], stdout=subprocess.DEVNULL, check=True)
-    pkgconfig = next(pathlib.Path(prefix).rglob("hyperoffload.pc")).parent
-    return {**os.environ, "PATH": f"{prefix}/bin:{os.environ['PATH']}", "LD_LIBRARY_PATH": str(pkgconfig.parent),
-            "PKG_CONFIG_PATH": str(pkgconfig)}
 
 
 def run(script, folder, environment):
@@ -48,20 +61,25 @@ def run(script, folder, environment):
             pass
 
 
+def library_folder(build):
+    """The page says that it is another one on some systems."""
+    return re.search(r"^CMAKE_INSTALL_LIBDIR:\w+=(.*)$", pathlib.Path(build, "CMakeCache.txt").read_text(), re.M)[1]
+
+
 def main():
-    build, page, config = sys.argv[1:]
-    found = blocks(pathlib.Path(page).read_text(encoding="utf-8"))
+    build, config = sys.argv[1:]
+    found = in_order(("cpp", "sh", "text"))
     with tempfile.TemporaryDirectory(prefix="ho-docs-") as top:
-        environment = install(build, f"{top}/prefix", config)
-        folder = pathlib.Path(top, "tutorial")
-        folder.mkdir()
+        files = pathlib.Path(top, "files")
+        files.mkdir()
         for language, text in found:
             if language == "cpp":
                 name, _, code = text.partition("\n")
-                (folder / name.removeprefix("// ")).write_text(code, encoding="utf-8")
+                (files / name.removeprefix("// ")).write_text(code, encoding="utf-8")
+        environment = {**os.environ, "HOME": top, "ROOT": str(ROOT), "BUILD": build, "CONFIG": config, "FILES": str(files)}
         # A mark after each block shows which output is whose.
-        script = "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n" + "".join(f"{text}\necho '=== end of block'\n" for language, text in found if language == "sh")
-        output, status = run(script, folder, environment)
+        script = STAND_INS + "".join(f"{text}\necho '=== end of block'\n" for language, text in found if language == "sh")
+        output, status = run(script.replace("hyperoffload/lib", f"hyperoffload/{library_folder(build)}"), top, environment)
     failures = [] if status == 0 else [f"the commands ended with status {status}"]
     outputs = output.split("=== end of block\n")
     ran = -1

@@ -22,8 +22,9 @@ import urllib.request
 
 from support import FLASH_DURABLE, Daemon, Job, needs
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "membership"))
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1] / folder) for folder in ("membership", "docs")]
 import etcd  # noqa: E402
+from pages import blocks  # noqa: E402
 
 PROGRAMS, LIBRARY, EXAMPLE, DEPLOY = sys.argv[1:3], sys.argv[3], sys.argv[4], pathlib.Path(sys.argv[5])
 del sys.argv[1:6]
@@ -269,9 +270,9 @@ class Documents(unittest.TestCase):
         self.assertEqual(len(ids), len(set(ids)))
 
     def test_promtool_accepts_the_rules_and_configuration_of_the_page(self):
-        page = (DEPLOY / "docs/metrics.md").read_text()
+        page = DEPLOY / "docs/metrics.md"
         installed, here = "/usr/share/doc/hyperoffload/alerts.yml", str(DEPLOY / "prometheus/alerts.yml")
-        (configuration,), (command,) = (re.findall(rf"^```{kind}\n(.*?)^```$", page, re.M | re.S) for kind in ("yaml", "sh"))
+        (configuration,), (command,) = (blocks(page, kind) for kind in ("yaml", "sh"))
         with tempfile.NamedTemporaryFile("w", suffix=".yml") as file:
             file.write(configuration.replace(installed, here))
             file.flush()

@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,6 +11,10 @@ import tempfile
 import time
 import unittest
 from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT / "tests/integration/docs"))
+from pages import blocks  # noqa: E402
 
 SMALL = ["--layers", "1", "--dim", "64", "--heads", "2", "--seq", "32", "--batch", "2"]
 DEADLINE_S = 240
@@ -101,6 +106,11 @@ class Quickstart(unittest.TestCase):
         self.assertEqual(sorted(path.name for path in (run.build / "quickstart").iterdir()),
                          ["report.html", "summary.json", "trace.json"])
         self.assertIn("losses bit-identical: yes", run.output())
+        (table,) = (block for block in blocks(ROOT / "README.md", "text") if block.startswith("RUN "))
+        begins = [re.split(r"  +|(?<=:)", line)[0] for line in table.splitlines()]
+        left_out = [] if "planned-40-flash" in labels else ["planned 40 % flash"]
+        self.assertGreater(len(begins), 5)
+        self.assertEqual([one for one in begins if not re.search(rf"^{re.escape(one)}", run.output(), re.M)], left_out)
         self.assert_nothing_left(run)
 
     def test_ends_everything_when_interrupted(self):
