@@ -90,7 +90,6 @@ struct Activity {
   /// Error answers, by request and the error's name.
   std::map<std::pair<std::string, std::string>, std::uint64_t> errors;
   std::uint64_t tls_failures = 0;  ///< control connections that ended before TLS was established
-  transport::Traffic stages;       ///< get: flash to memory
 };
 
 /// What a daemon took over from the last one.
@@ -152,6 +151,7 @@ class Service {
   [[nodiscard]] std::vector<SessionInfo> session_infos(const PeerInfo* viewer = nullptr) const;
   [[nodiscard]] const NodeFacts& facts() const { return facts_; }
   [[nodiscard]] const Activity& activity() const { return activity_; }
+  [[nodiscard]] const transport::Traffic& stages() const { return staging_.traffic(); }
   [[nodiscard]] Events& events() { return events_; }
 
   /// Sets the rights from now on. Connections keep the role that they began with.

@@ -99,13 +99,7 @@ void Service::stage(const Request& request, const Reply& reply) {
   spec.segment = SegmentId(body.segment_id());
   spec.segment_offset_bytes = body.segment_offset();
   spec.length_bytes = body.bytes();
-  const auto ended = [this, id = request.id(), reply, spec,
-                      begun = clock_.now()](const Result<void>& done) {
-    const bool in = spec.direction == StageDirection::kIn;
-    transport::TrafficWay& way = in ? activity_.stages.get : activity_.stages.put;
-    way.ops.add();
-    (done ? way.bytes : way.errors).add(done ? spec.length_bytes : 1);
-    way.latency.note(clock_.now() - begun);
+  const auto ended = [this, id = request.id(), reply](const Result<void>& done) {
     pb::Response response;
     response.set_id(id);
     response.mutable_stage();

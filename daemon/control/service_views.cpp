@@ -113,7 +113,7 @@ NodeStatus Service::node_status(const PeerInfo* viewer) const {
   out.unprotected = facts_.protection.unprotected;
   out.certificate_ends = facts_.protection.certificate_ends;
   if (facts_.tcp) add_traffic("tcp", "ddr", *facts_.tcp, out.traffic);
-  if (facts_.flash != nullptr) add_traffic("flash", "flash", activity_.stages, out.traffic);
+  if (facts_.flash != nullptr) add_traffic("flash", "flash", staging_.traffic(), out.traffic);
   out.restart = {keeper_.off(),
                  static_cast<std::uint32_t>(keeper_.store().count()),
                  static_cast<std::uint32_t>(keeper_.store().descriptors_max()),

@@ -328,7 +328,16 @@ Result<std::span<std::byte>> Staging::check_stage(SessionId session, const Stage
   return live->bytes;
 }
 
-void Staging::stage(SessionId session, const StageSpec& spec, Done done) {
+void Staging::stage(SessionId session, const StageSpec& spec, Done ended) {
+  Done done = [this, spec, ended = std::move(ended),
+               begun = SteadyClock().now()](const Result<void>& result) {
+    transport::TrafficWay& way =
+        spec.direction == StageDirection::kIn ? traffic_.get : traffic_.put;
+    way.ops.add();
+    (result ? way.bytes : way.errors).add(result ? spec.length_bytes : 1);
+    way.latency.note(SteadyClock().now() - begun);
+    ended(result);
+  };
   auto memory = check_stage(session, spec);
   if (!memory) return refuse(memory.error(), std::move(done));
   flash::StageBytes stage;

@@ -13,6 +13,7 @@
 #include "common/base/clock.hpp"
 #include "common/base/result.hpp"
 #include "common/model/address.hpp"
+#include "common/transport/traffic.hpp"
 #include "daemon/grant/grants.hpp"
 #include "daemon/pool/pool.hpp"
 #include "daemon/tier/flash/store/flash_loop.hpp"
@@ -52,6 +53,9 @@ class Staging {
           Options options);
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
+
+  /// Stages that have ended, of jobs and of the KV block store. get: flash to memory.
+  [[nodiscard]] const transport::Traffic& traffic() const { return traffic_; }
 
   // For existing sessions only.
   struct Wanted {
@@ -137,6 +141,7 @@ class Staging {
   flash::FlashLoop* const flash_;
   asio::io_context& io_;
   Options options_;
+  transport::Traffic traffic_;
   std::map<SessionId, SessionExtents> sessions_;
   std::map<std::uint64_t, std::set<SessionId>> users_;  ///< which sessions have an extent open
   std::multiset<std::uint64_t> opening_;                ///< extents that sessions have asked for

@@ -224,7 +224,7 @@ void add_operations(const NodeFigures& figures, Page& page) {
     }
   };
   if (figures.tcp != nullptr) add("tcp", "ddr", *figures.tcp);
-  if (!figures.status.flash.empty()) add("flash", "flash", figures.activity.stages);
+  if (!figures.status.flash.empty()) add("flash", "flash", figures.stages);
   if (all.empty()) return;
   page.counter("operations_total", "Operations that this daemon served, with those that failed");
   for (const Served& one : all) page.add(one.labels, number(one.way.ops.value()));

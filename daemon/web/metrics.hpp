@@ -18,7 +18,8 @@ struct NodeFigures {
   NodeStatus status;
   std::vector<SessionInfo> sessions;
   const Activity& activity;
-  const transport::Traffic* tcp;  ///< null: no such driver
+  const transport::Traffic& stages;  ///< between flash and memory
+  const transport::Traffic* tcp;     ///< null: no such driver
   std::uint64_t segments_preparing = 0;
   std::uint64_t segments_live = 0;
   std::uint64_t segments_ending = 0;

@@ -97,7 +97,8 @@ std::string NodeWeb::pool_json() const {
 
 NodeFigures NodeWeb::figures() const {
   NodeFigures out{parts_.service.node_status(), parts_.service.session_infos(),
-                  parts_.service.activity(), parts_.service.facts().tcp.get()};
+                  parts_.service.activity(), parts_.service.stages(),
+                  parts_.service.facts().tcp.get()};
   for (const auto& [id, segment] : parts_.pool.segments()) {
     switch (segment.state) {
       case SegmentRecord::State::kPreparing: ++out.segments_preparing; break;
