@@ -290,6 +290,7 @@ BlockIndex::Pinned BlockIndex::pin(std::span<const BlockKey> keys, ModelIndex mo
     Block& block = blocks_.at(number);
     block.pins += 1;
     hold(block);
+    if (!block.copy(BlockMedium::kDdr)) out.on_flash.emplace_back(number, block.length_bytes);
   }
   out.pin = PinId(next_pin_++);
   pins_of_[session] += 1;

@@ -155,11 +155,14 @@ class BlockIndex {
   struct Pinned {
     PinId pin;
     std::size_t count = 0;  ///< leading keys that are stored; with 0 there is no pin
+    std::vector<std::pair<BlockNumber, std::uint64_t>> on_flash;  ///< pinned and not in DDR; bytes
   };
   /// Pins the longest run of stored blocks at the beginning of `keys`; counts each as a hit, and
   /// the rest as misses. A session with kPinsPerSessionMax pins gets the count without a pin.
   [[nodiscard]] Pinned pin(std::span<const BlockKey> keys, ModelIndex model, SessionId session,
                            TimePoint until);
+  /// Whether the block is pinned, and on flash only.
+  [[nodiscard]] bool is_pinned_on_flash(BlockNumber block) const;
   /// Without effect where there is no such pin of the session.
   void unpin(PinId pin, SessionId session);
 

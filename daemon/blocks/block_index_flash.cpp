@@ -62,6 +62,14 @@ void BlockIndex::saved(BlockNumber number, bool done) {
   let_go(block);
 }
 
+bool BlockIndex::is_pinned_on_flash(BlockNumber number) const {
+  const auto found = blocks_.find(number);
+  if (found == blocks_.end()) return false;
+  const Block& block = found->second;
+  return block.state == State::kStored && block.pins > 0 && block.ready(kFlash) &&
+         !block.copy(kDdr);
+}
+
 BlockIndex::Load BlockIndex::load(BlockNumber number, Victim victim) {
   const auto found = blocks_.find(number);
   if (found == blocks_.end() || found->second.state != State::kStored) return {};

@@ -86,6 +86,11 @@ class BlockStore {
   void locate(SessionId session, std::uint32_t store, const std::vector<BlockKey>& keys,
               Located answer);
 
+  /// As BlockIndex::pin(). Pinned blocks that are on flash only come to DDR meanwhile, where that
+  /// costs no block: a job mostly gets next what it has matched.
+  [[nodiscard]] Result<BlockIndex::Pinned> pin(SessionId session, std::uint32_t store,
+                                               const std::vector<BlockKey>& keys, TimePoint until);
+
   struct Wanted {
     BlockKey key;
     std::uint64_t length_bytes = 0;
@@ -174,7 +179,8 @@ class BlockStore {
     std::map<std::uint64_t, std::size_t> saves;  ///< in flight, by size
     std::size_t loads = 0;                       ///< in flight
     std::deque<BlockNumber> to_load;
-    std::map<BlockNumber, std::vector<Waiter>> waiters;  ///< by block that is loaded or will be
+    std::deque<BlockNumber> matched;                     ///< to be loaded while nothing else is
+    std::map<BlockNumber, std::vector<Waiter>> waiters;  ///< by block that is loaded or in to_load
 
     [[nodiscard]] Growth& growth(BlockMedium medium) {
       return growths[static_cast<std::size_t>(medium)];
@@ -217,7 +223,10 @@ class BlockStore {
 
   // Moves between DDR and flash.
   void load_more(Tenant& tenant);
-  [[nodiscard]] std::optional<BlockIndex::Load> begin_load(Tenant& tenant, BlockNumber block);
+  void load_matched(Tenant& tenant);
+  void start_load(Tenant& tenant, const BlockIndex::Move& move);
+  [[nodiscard]] std::optional<BlockIndex::Load> begin_load(Tenant& tenant, BlockNumber block,
+                                                           BlockIndex::Victim most);
   [[nodiscard]] bool wanted(const Tenant& tenant, BlockNumber block) const;
   void load_ended(Tenant& tenant, BlockNumber block, const Result<void>& done);
   void tell(Tenant& tenant, BlockNumber block, const std::optional<BlockPlace>& place);

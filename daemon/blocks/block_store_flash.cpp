@@ -14,6 +14,8 @@ constexpr auto kDdr = BlockMedium::kDdr;
 constexpr auto kFlash = BlockMedium::kFlash;
 // A tenant's transfers in flight, together fewer than a session may have.
 constexpr std::size_t kLoadsMax = 32;
+// A match brings blocks to at most this share of its tenant's memory: they are pinned there.
+constexpr std::uint64_t kMatchedShare = 4;
 constexpr std::size_t kSavesMax = BlockTier::kSizesMax;  ///< one for each size at least
 static_assert(kLoadsMax + kSavesMax <= kStagesPerSessionMax);
 // After a block could not be saved or loaded.
@@ -47,28 +49,67 @@ void BlockStore::locate(SessionId session, std::uint32_t store, const std::vecto
   request->loads = on_flash.size();
   if (on_flash.empty()) return reply(tenant, *request);
   for (const auto& [block, at] : on_flash) {
-    auto& waiters = tenant.waiters[block];
-    if (waiters.empty()) tenant.to_load.push_back(block);
-    waiters.push_back({request, at});
+    const auto [waiters, is_new] = tenant.waiters.try_emplace(block);
+    if (is_new) tenant.to_load.push_back(block);
+    waiters->second.push_back({request, at});
   }
   load_more(tenant);
+}
+
+Result<BlockIndex::Pinned> BlockStore::pin(SessionId session, std::uint32_t store,
+                                           const std::vector<BlockKey>& keys, TimePoint until) {
+  const auto use = opened(session, store);
+  if (!use) return use.error();
+  Tenant& tenant = *use->tenant;
+  auto pinned = tenant.index.pin(keys, use->model, session, until);
+  std::uint64_t room = tenant.index.areas(kDdr) * area_bytes() / kMatchedShare;
+  for (const auto& [block, bytes] : pinned.on_flash) {
+    if (bytes > room || tenant.matched.size() >= kToLoadMax) break;
+    room -= bytes;
+    tenant.matched.push_back(block);
+  }
+  load_more(tenant);
+  return pinned;
 }
 
 /// Begins loads, until one has to wait for room.
 void BlockStore::load_more(Tenant& tenant) {
   while (tenant.loads < kLoadsMax && !tenant.to_load.empty()) {
     const BlockNumber block = tenant.to_load.front();
-    const auto load = wanted(tenant, block) ? begin_load(tenant, block) : BlockIndex::Load();
+    const auto load = wanted(tenant, block) ? begin_load(tenant, block, BlockIndex::Victim::kAny)
+                                            : BlockIndex::Load();
     if (!load) return;
     tenant.to_load.pop_front();
     if (load->answer == BlockIndex::Load::Answer::kBegun) {
-      tenant.loads += 1;
-      start(tenant, load->move, StageDirection::kIn,
-            [this, &tenant, block](const auto& done) { load_ended(tenant, block, done); });
+      start_load(tenant, load->move);
     } else {
       tell(tenant, block, std::nullopt);  // it is gone, or all others are in use
     }
   }
+  load_matched(tenant);
+}
+
+/// Loads what sessions have matched, until it has to wait for room.
+void BlockStore::load_matched(Tenant& tenant) {
+  while (tenant.loads < kLoadsMax && !tenant.matched.empty()) {
+    const BlockNumber block = tenant.matched.front();
+    const bool asked_for = tenant.waiters.count(block) > 0;
+    if (!asked_for && tenant.index.is_pinned_on_flash(block)) {
+      const auto load = begin_load(tenant, block, BlockIndex::Victim::kSaved);
+      if (!load) return;
+      if (load->answer == BlockIndex::Load::Answer::kBegun) {
+        tenant.waiters.try_emplace(block);
+        start_load(tenant, load->move);
+      }
+    }
+    tenant.matched.pop_front();
+  }
+}
+
+void BlockStore::start_load(Tenant& tenant, const BlockIndex::Move& move) {
+  tenant.loads += 1;
+  start(tenant, move, StageDirection::kIn,
+        [this, &tenant, block = move.block](const auto& done) { load_ended(tenant, block, done); });
 }
 
 /// Whether a session that asked for the block is still there.
@@ -81,7 +122,8 @@ bool BlockStore::wanted(const Tenant& tenant, BlockNumber block) const {
 
 /// A load takes the slot of a block that is saved, and waits for the next save where there is none:
 /// what is read must not cost what was never written. @return nullopt: it waits.
-std::optional<BlockIndex::Load> BlockStore::begin_load(Tenant& tenant, BlockNumber block) {
+std::optional<BlockIndex::Load> BlockStore::begin_load(Tenant& tenant, BlockNumber block,
+                                                       BlockIndex::Victim most) {
   using Victim = BlockIndex::Victim;
   constexpr auto kNoRoom = BlockIndex::Load::Answer::kNoRoom;
   BlockIndex& index = tenant.index;
@@ -94,6 +136,7 @@ std::optional<BlockIndex::Load> BlockStore::begin_load(Tenant& tenant, BlockNumb
   const bool waits =
       tenant.saves[load.length_bytes] > 0 || tenant.loads > 0 || tenant.growth(kFlash).growing;
   if (waits) return std::nullopt;
+  if (most != Victim::kAny) return load;
   load = index.load(block, Victim::kAny);
   if (load.answer == kNoRoom && recut(tenant, kDdr, load.length_bytes)) {
     load = index.load(block, Victim::kNone);
@@ -215,6 +258,7 @@ void BlockStore::end_moves(Tenant& tenant) {
   tenant.saves.clear();
   tenant.loads = 0;
   tenant.to_load.clear();
+  tenant.matched.clear();
   for (const auto& [block, waiting] : std::exchange(tenant.waiters, {})) {
     for (const Waiter& waiter : waiting) {
       Locating& request = *waiter.request;

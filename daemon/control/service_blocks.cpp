@@ -176,9 +176,10 @@ void Service::blocks_find(const Request& request, const Reply& reply) {
     case pb::BLOCKS_PIN: {
       const auto time =
           std::min<Duration>(std::chrono::milliseconds(body.pin_ms()), BlockStore::kPinMax);
-      const auto pinned = use->index->pin(*keys, use->model, *session, clock_.now() + time);
-      out->set_pin(pinned.pin.value());
-      out->set_pinned(static_cast<std::uint32_t>(pinned.count));
+      const auto pinned = blocks_->pin(*session, body.store(), *keys, clock_.now() + time);
+      if (!pinned) return refuse(request, pinned.error(), reply);
+      out->set_pin(pinned->pin.value());
+      out->set_pinned(static_cast<std::uint32_t>(pinned->count));
       break;
     }
     default:

@@ -298,13 +298,16 @@ TEST_CASE("blocks: a request with more sizes than a tenant may have gets some of
 
 namespace {
 
+constexpr std::uint64_t kFlashStoreDdr = 8 * kMiB;
+
 /// A daemon whose store has four segments of DDR and eight extents of flash.
 struct FlashStore {
   FlashStore() {
     make_file(path, 64 * kMiB);
     why_not = no_flash_here(path);
     if (!why_not.empty()) return;
-    const std::string store = "blocks { ddr_bytes: \"8MiB\" flash_bytes: \"16MiB\" }\n";
+    const std::string store =
+        "blocks { ddr_bytes: " + std::to_string(kFlashStoreDdr) + " flash_bytes: \"16MiB\" }\n";
     daemon.emplace(folder, "d", DaemonProcess::Spec{with_flash(folder, path) + store, {}});
   }
   [[nodiscard]] std::string address() const { return unix_address(folder); }
@@ -318,10 +321,29 @@ struct FlashStore {
 #define SKIP_WITHOUT_FLASH(node) \
   if (!(node).why_not.empty()) return skip((node).why_not);
 
-/// Puts so slowly that flash keeps up.
+/// Bytes of blocks that are not on flash.
+std::uint64_t unsaved(Job& job) {
+  const auto report = job.client->blocks_list(soon());
+  REQUIRE(report.ok());
+  std::uint64_t out = 0;
+  for (const BlocksTenantReport& tenant : report->tenants) {
+    for (const BlocksModelReport& model : tenant.models) out += model.bytes - model.flash_bytes;
+  }
+  return out;
+}
+
+/// Puts so slowly that flash keeps up: until some of what is in DDR is saved, or saves make no
+/// progress, as where flash is full.
 void put_slowly(Job& job, std::uint64_t first, std::uint64_t count, std::uint64_t bytes = kBlock) {
   for (std::uint64_t i = 0; i < count; ++i) {
     REQUIRE(job.put(first + i, 1, bytes) == 1);
+    std::uint64_t left = unsaved(job);
+    for (int same = 0; same < 4 && left + 2 * bytes > kFlashStoreDdr;) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      const std::uint64_t now = unsaved(job);
+      same = now == left ? same + 1 : 0;
+      left = now;
+    }
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
 }

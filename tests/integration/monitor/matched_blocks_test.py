@@ -1,0 +1,75 @@
+"""What a job matches in the KV block store comes from flash to memory before the job gets it.
+
+Usage: matched_blocks_test.py CLI DAEMON LIBRARY PACKAGE
+"""
+import ctypes
+import os
+import sys
+import time
+
+from support import Daemon, needs
+
+PROGRAMS, LIBRARY, PACKAGE = sys.argv[1:3], sys.argv[3], sys.argv[4]
+os.environ["HYPEROFFLOAD_LIBRARY"] = LIBRARY
+sys.path.insert(0, PACKAGE)
+from hyperoffload import _blocks  # noqa: E402
+
+MIB, BLOCK = 1 << 20, 64 << 10
+MATCHED, OTHERS = 48, 256  # memory holds 128
+AHEAD = 32  # a quarter of that memory
+LOADS = 'hyperoffload_operations_total{driver="flash",tier="flash",direction="get"}'
+
+
+def wait_for(wanted, figure):
+    end = time.monotonic() + 10
+    while figure() != wanted:
+        assert time.monotonic() < end, (figure(), wanted)
+        time.sleep(0.05)
+
+
+def main():
+    store = 'blocks { ddr_bytes: "8MiB" flash_bytes: "32MiB" }\n'
+    with Daemon(PROGRAMS, store, flash_bytes=128 * MIB) as daemon:
+        why = daemon.json("status")["nodes"][0]["flash_off"]
+        if why:
+            needs.skip(why)
+
+        def loads():
+            return daemon.metrics().get(LOADS, 0)
+
+        blocks = _blocks.Blocks(daemon.pool, tenant="t", model="m")
+        data = ctypes.create_string_buffer(16 * BLOCK)
+        address = ctypes.addressof(data)
+
+        def put(prefix, count):
+            for first in range(0, count, 16):
+                for i in range(16):
+                    ctypes.memset(address + i * BLOCK, (first + i) % 251, BLOCK)
+                items = [(f"{prefix}{first + i}", address + i * BLOCK, BLOCK) for i in range(16)]
+                assert all(blocks.run(_blocks.PUT, items))
+                time.sleep(0.1)  # it saves ahead of what is put
+
+        put("matched", MATCHED)
+        put("other", OTHERS)
+        before = loads()
+        keys = [f"matched{i}" for i in range(MATCHED)]
+        found, pin = blocks.match(keys)
+        assert found == MATCHED, found
+        wait_for(before + AHEAD, loads)
+        time.sleep(0.3)
+        assert loads() == before + AHEAD, "more than a match's share of the memory"
+        for first in range(0, MATCHED, 16):
+            ctypes.memset(address, 255, len(data))
+            assert all(blocks.run(_blocks.GET, [(key, address + i * BLOCK, BLOCK)
+                                                for i, key in enumerate(keys[first:first + 16])])), first
+            for i in range(16):
+                assert data[i * BLOCK:(i + 1) * BLOCK] == bytes([(first + i) % 251]) * BLOCK
+            if first < AHEAD:
+                assert loads() == before + AHEAD, "a block was read twice"
+        assert loads() == before + MATCHED
+        blocks.unpin(pin)
+        blocks.close()
+    print(f"{AHEAD} of {MATCHED} matched blocks came to memory before they were asked for")
+
+
+main()
