@@ -129,6 +129,7 @@ int run(ho::cli::Console& console, const std::string& file, Mode mode) {
     console.print(console.json() ? json.text() : words);
     return ho::cli::kExitDone;
   }
+  hold_signals();
   ho::set_log_level(config->log_level);
   // NOLINTNEXTLINE(concurrency-mt-unsafe): no other thread runs yet
   if (ho::daemon::stderr_is_journal(std::getenv("JOURNAL_STREAM"))) {
@@ -170,7 +171,6 @@ int run(ho::cli::Console& console, const std::string& file, Mode mode) {
 
 int main(int argc, char** argv) {
   ho::open_standard_streams();
-  hold_signals();
   ho::cli::Program program("hyperoffloadd", "Gives this node's memory and flash to the pool.");
   std::string file;
   bool only_check = false;

@@ -26,7 +26,7 @@ namespace ho::bench {
 
 namespace {
 
-constexpr std::size_t kPairsMin = 21;
+constexpr std::size_t kPairs = 21;  // fewer where the time is too short for turns of kTurnMin
 // Shorter turns would measure how a turn begins. The default of --seconds makes turns of half a
 // second.
 constexpr Duration kTurnMin = std::chrono::milliseconds(50);
@@ -248,9 +248,8 @@ Result<FlashBenchResult> measure(StoreLoop& loop, const FlashBenchOptions& optio
         geometry->data_blocks * flash::kBlockBytes / options.size_bytes * options.size_bytes;
   }
 
-  const Duration turn = std::clamp<Duration>(options.time / (2 * kPairsMin), kTurnMin, kTurnMax);
-  const auto pairs =
-      std::max<std::size_t>(kPairsMin, static_cast<std::size_t>(options.time / (2 * turn)));
+  const Duration turn = std::clamp<Duration>(options.time / (2 * kPairs), kTurnMin, kTurnMax);
+  const auto pairs = std::max<std::size_t>(1, static_cast<std::size_t>(options.time / (2 * turn)));
   if (auto warm = loop.run(kTurnMin); !warm) return warm.error();
   if (auto warm = run_fio(shape, kTurnMin); !warm) return warm.error();
   loop.forget_latencies();

@@ -42,8 +42,9 @@ struct FlashBenchResult {
 };
 
 /// Compares the flash store with fio (io_uring, O_DIRECT, registered files and buffers) in
-/// alternating turns on the same blocks of the same file: at least 21 pairs, every second one in
-/// the other order. For durable writes fio calls fdatasync after each write.
+/// alternating turns on the same blocks of the same file: at least 21 pairs where the time
+/// is 2.1 s or more, every second one in the other order. For durable writes fio calls fdatasync
+/// after each write.
 /// @return kNotFound: no fio; kConflict: the path holds extents; kInvalidArgument: no room for one
 /// operation; or the error of opening a store.
 [[nodiscard]] Result<FlashBenchResult> bench_flash(const FlashBenchOptions& options);

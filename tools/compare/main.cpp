@@ -1,7 +1,4 @@
 // hyperoffload-compare: the example job of tools/examples/gpt under several policies.
-#include <signal.h>
-
-#include <atomic>
 #include <cstdio>
 #include <optional>
 #include <string>
@@ -12,6 +9,7 @@
 #include "common/cli/help.hpp"
 #include "common/cli/layout.hpp"
 #include "common/cli/program.hpp"
+#include "common/cli/stop.hpp"
 #include "common/cli/values.hpp"
 #include "proto/files/convert.hpp"
 #include "tools/compare/compare.hpp"
@@ -22,11 +20,6 @@ namespace {
 
 using namespace ho;
 using namespace ho::gpt;
-
-std::atomic<bool> stop_requested{false};
-static_assert(std::atomic<bool>::is_always_lock_free);  // a signal handler sets it
-
-extern "C" void on_signal(int) { stop_requested = true; }
 
 struct Arguments {
   ModelOptions model;
@@ -97,8 +90,7 @@ cli::Exit exit_code(const Error& error) {
     case Errc::kInvalidArgument: return cli::kExitBadInput;
     case Errc::kOutOfRange:
       return cli::kExitInfeasible;  // the budget's code, see configuration.hpp
-    case Errc::kCanceled: return stop_requested ? cli::kExitInterrupted : cli::kExitPoolFailed;
-    default: return cli::kExitPoolFailed;
+    default: return cli::stop_flag() ? cli::kExitInterrupted : cli::kExitPoolFailed;
   }
 }
 
@@ -186,22 +178,15 @@ struct GenerateArguments {
   std::string pool = "unix:/run/hyperoffload/control.sock";
 };
 
-void catch_signals() {
-  struct sigaction action {};
-  action.sa_handler = on_signal;
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
-}
-
 int run_generate(cli::Console& console, const GenerateArguments& arguments) {
   auto job = generation_job(arguments.job);
   if (!job) return fail(console, job.error());
-  catch_signals();
+  cli::catch_stop_signals();
   use_one_blas_thread();
   const Connection connection{arguments.pool, arguments.transport, "",
                               static_cast<std::uint64_t>(arguments.link_bytes_per_s)};
   auto comparison = compare_generation(
-      *job, {connection, *arguments.device_memory, arguments.rounds}, stop_requested,
+      *job, {connection, *arguments.device_memory, arguments.rounds}, cli::stop_flag(),
       [&](const std::string& line) { console.note("  " + line); });
   if (!comparison) return fail(console, comparison.error());
   console.print(console.json() ? to_json(*comparison) : to_table(*comparison));
@@ -238,9 +223,9 @@ int with_workbench(cli::Console& console, const Arguments& arguments, Work work)
   if (!model) return fail(console, model.error());
   auto text = Text::read(arguments.text, arguments.model.seq);
   if (!text) return fail(console, text.error());
-  catch_signals();
+  cli::catch_stop_signals();
   use_one_blas_thread();
-  Workbench bench{*model, *text, stop_requested, arguments.pool, arguments.transport, {}};
+  Workbench bench{*model, *text, cli::stop_flag(), arguments.pool, arguments.transport, {}};
   return work(console, arguments, bench);
 }
 

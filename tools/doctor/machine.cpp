@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include "common/base/units.hpp"
+#include "common/transport/loader/open_module.hpp"
 #include "common/transport/ucx/loader/rdma_devices.hpp"
 
 namespace ho::doctor {
@@ -65,9 +66,9 @@ std::string io_uring_fault() {
 /// A function of a library that this program does not link, or nullptr.
 template <typename Function>
 Function* find_function(const char* library, const char* name) {
-  void* const opened = ::dlopen(library, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-  if (opened == nullptr) return nullptr;
-  return reinterpret_cast<Function*>(::dlsym(opened, name));
+  const auto opened = transport::open_module(library);
+  if (!opened) return nullptr;
+  return reinterpret_cast<Function*>(::dlsym(*opened, name));
 }
 
 std::string ucx_version() {

@@ -6,9 +6,10 @@
 
 namespace ho::transport {
 
-/// Opens one of our modules until the process ends: neither UCX nor libfabric survives being
-/// unloaded. Restores the signal handlers that libraries replace when they are loaded; those would
-/// replace the job's own, and ours for memory that went away. Any thread; further calls are cheap.
+/// Opens one of our modules, or a library of theirs, until the process ends: neither UCX nor
+/// libfabric survives being unloaded. Restores the signal handlers that libraries replace when they
+/// are loaded; those would replace the program's own, and ours for memory that went away. Any
+/// thread; further calls are cheap.
 /// @return dlopen()'s handle; kUnsupported, with the file and the reason.
 [[nodiscard]] Result<void*> open_module(const std::string& file);
 

@@ -1,11 +1,11 @@
 // hyperoffload-gpt: a transformer on the CPU, with its tensors in a HyperOffload pool.
 #include <algorithm>
 #include <chrono>
-#include <csignal>
 #include <thread>
 
 #include "common/base/standard_streams.hpp"
 #include "common/base/units.hpp"
+#include "common/cli/stop.hpp"
 #include "tools/bench/profile.hpp"
 #include "tools/examples/gpt/commands.hpp"
 
@@ -13,9 +13,6 @@ namespace ho::gpt {
 namespace {
 
 constexpr auto kAskAgain = std::chrono::milliseconds(250);
-
-volatile std::sig_atomic_t stop = 0;
-extern "C" void on_signal(int) { stop = 1; }
 
 cli::Exit exit_of(Errc code) {
   if (code == Errc::kInvalidArgument) return cli::kExitBadInput;
@@ -25,7 +22,7 @@ cli::Exit exit_of(Errc code) {
 
 }  // namespace
 
-bool stop_requested() { return stop != 0; }
+bool stop_requested() { return cli::stop_flag(); }
 
 void add_pool(CLI::App& app, PoolArguments& into) {
   const auto add = [&app](const char* name, auto& value, const char* help) {
@@ -61,7 +58,9 @@ hyperoffload::Pool connect(const PoolArguments& arguments) {
   options.link_bytes_per_s = std::uint64_t(arguments.link_bytes_per_s);
   options.repair_after_ms = std::uint32_t(
       std::chrono::duration_cast<std::chrono::milliseconds>(arguments.repair_after).count());
-  return hyperoffload::Pool(options);
+  hyperoffload::Pool pool(options);
+  cli::catch_stop_signals();  // from here on there is something to give back
+  return pool;
 }
 
 Result<Hardware> measure_links(hyperoffload::Pool& pool, const PoolArguments& arguments,
@@ -110,8 +109,6 @@ int ended(cli::Console& console, const PoolArguments& pool,
 
 int main(int argc, char** argv) {
   ho::open_standard_streams();
-  std::signal(SIGINT, ho::gpt::on_signal);
-  std::signal(SIGTERM, ho::gpt::on_signal);
   ho::cli::Program program("hyperoffload-gpt", "Runs a small transformer in a HyperOffload pool.");
   ho::gpt::add_train(program);
   ho::gpt::add_generate(program);
