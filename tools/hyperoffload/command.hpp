@@ -52,6 +52,7 @@ void add_upgrade(Program& program, const PoolOptions& defaults);
 void add_flash(Program& program, const PoolOptions& defaults);
 void add_blocks(Program& program, const PoolOptions& defaults);
 void add_objects(Program& program, const PoolOptions& defaults);
+void add_objects_save(Program& program, CLI::App& objects, const PoolOptions& defaults);
 
 /// `hyperoffload bench`; its commands follow.
 CLI::App& add_bench(Program& program, const PoolOptions& defaults);

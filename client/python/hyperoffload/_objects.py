@@ -9,8 +9,8 @@ from . import _layouts, _library
 
 _U64_MAX = 2 ** 64 - 1
 # Buffers' formats, as torch names the types.
-_TYPES = {"b": "int8", "B": "uint8", "c": "uint8", "h": "int16", "i": "int32", "l": "int64",
-          "q": "int64", "I": "uint32", "L": "uint64", "Q": "uint64", "e": "float16", "f": "float32",
+_TYPES = {"?": "bool", "b": "int8", "B": "uint8", "c": "uint8", "h": "int16", "H": "uint16",
+          "i": "int32", "l": "int64", "q": "int64", "I": "uint32", "L": "uint64", "Q": "uint64", "e": "float16", "f": "float32",
           "d": "float64"}
 
 

@@ -74,6 +74,7 @@ ROWS = {
     "hyperoffload evict": Row("0:4711 --pool {pool}", code=1, pool=True),
     "hyperoffload blocks ls": Row("--pool {pool}", pool=True, missing=""),
     "hyperoffload objects ls": Row("--pool {pool}", pool=True, missing=""),
+    "hyperoffload objects save": Row("nothing --out {new} --timeout 0.1 --pool {pool}", code=1, pool=True),
     "hyperoffload blocks clear": Row("--tenant nobody --pool {pool}", code=1, pool=True),
     "hyperoffload upgrade": Row("0 --pool {pool}", code=1, pool=True),
     "hyperoffload flash ls": Row("--pool {pool}", pool=True, missing=""),

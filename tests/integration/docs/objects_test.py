@@ -1,8 +1,9 @@
 """Runs the C++ of client/docs/objects.md, as it stands, at a real daemon: the eight ranks that publish, and the two that read
-with another layout. The bytes are compared, and the page's command shows the object meanwhile.
+with another layout. The bytes are compared, and the page's commands show the object and save it meanwhile.
 
 Usage: objects_test.py SOURCE CLI DAEMON LIBRARY
 """
+import array
 import subprocess
 import sys
 
@@ -55,6 +56,17 @@ int main(int, char** arguments) {
 """
 
 
+def save_by_page(node):
+    """The page's commands, and the rows that the second rank of theirs has."""
+    text, = blocks(PAGE)
+    print(node.run(text))
+    assert [one.name for one in (node.folder / "policy-whole").iterdir()] == ["rank-0.safetensors"]
+    assert len(list((node.folder / "policy-2x4").iterdir())) == 8
+    data = (node.folder / "policy-2x4/rank-1.safetensors").read_bytes()[-1024 * 1024 * 2:]
+    wanted = [(row * 31 + column) % 65536 for row in range(1024, 2048) for column in range(1024)]
+    assert data == array.array("H", wanted).tobytes()
+
+
 def main():
     publish, read = blocks(PAGE, "cpp")
     include, _, publish = publish.partition("\n")
@@ -74,6 +86,7 @@ def main():
             print(node.run(command(PAGE, "hyperoffload objects ls")))
             shown = node.json(command(PAGE, "hyperoffload objects ls"))["nodes"][0]["objects"]
             assert shown and {one["object"].split("/")[-1] for one in shown} == {"policy"}, shown
+            save_by_page(node)
         finally:
             for writer in writers:
                 writer.stdin.close()

@@ -344,7 +344,8 @@ void add_reshard(Program& program) {
        "needs and does not hold, with one-sided gets: count runs of run_bytes, whose starts are "
        "stride_bytes apart in both buffers. A get from the rank itself is a copy. Gets with "
        "\"combine\" add terms of a partial value, in their order. With --tensors the result "
-       "has the sums, and the bytes of each rank's link.",
+       "has the sums, and the bytes of each rank's link. hyperoffload objects save does it with a "
+       "published object of a running program.",
        {"hyperoffload reshard --mesh-from 4x2:dp,tp --from 'tp;-' \\\n"
         "    --mesh-to 2x4:dp,tp --to '-;tp' --shape 4096,4096 --element-bytes 2",
         "hyperoffload reshard --mesh-from 8:x --from 'x;-' --to '-;x' \\\n"

@@ -66,8 +66,10 @@ PoolCommand<Objects> listing() {
 }  // namespace
 
 void add_objects(Program& program, const PoolOptions& defaults) {
-  CLI::App& objects = program.add_group("objects", "List tensors that programs publish and read");
+  CLI::App& objects =
+      program.add_group("objects", "List tensors that programs publish, and save them");
   add_pool_command(program, objects, defaults, listing());
+  add_objects_save(program, objects, defaults);
 }
 
 }  // namespace ho::cli

@@ -1,0 +1,133 @@
+#include "tools/hyperoffload/objects/safetensors.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "common/base/check.hpp"
+#include "common/base/json.hpp"
+#include "common/base/unique_fd.hpp"
+
+namespace ho::cli {
+
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "the format's byte order");
+
+struct Type {
+  std::string_view dtype;
+  std::string_view type;
+  std::uint64_t element_bytes;
+};
+constexpr std::array kTypes{Type{"float64", "F64", 8},
+                            Type{"f64", "F64", 8},
+                            Type{"float32", "F32", 4},
+                            Type{"f32", "F32", 4},
+                            Type{"float16", "F16", 2},
+                            Type{"f16", "F16", 2},
+                            Type{"bfloat16", "BF16", 2},
+                            Type{"bf16", "BF16", 2},
+                            Type{"float8_e4m3fn", "F8_E4M3", 1},
+                            Type{"float8_e5m2", "F8_E5M2", 1},
+                            Type{"int64", "I64", 8},
+                            Type{"i64", "I64", 8},
+                            Type{"int32", "I32", 4},
+                            Type{"i32", "I32", 4},
+                            Type{"int16", "I16", 2},
+                            Type{"i16", "I16", 2},
+                            Type{"int8", "I8", 1},
+                            Type{"i8", "I8", 1},
+                            Type{"uint64", "U64", 8},
+                            Type{"u64", "U64", 8},
+                            Type{"uint32", "U32", 4},
+                            Type{"u32", "U32", 4},
+                            Type{"uint16", "U16", 2},
+                            Type{"u16", "U16", 2},
+                            Type{"uint8", "U8", 1},
+                            Type{"u8", "U8", 1},
+                            Type{"bool", "BOOL", 1}};
+
+constexpr std::uint64_t kAlign = 64;  // the format wants 8; vector loads like more
+
+std::string header_of(const std::vector<FileTensor>& tensors,
+                      const std::map<std::string, std::string>& notes) {
+  JsonWriter json;
+  json.begin_object().key("__metadata__").begin_object();
+  for (const auto& [name, text] : notes) json.field(name, text);
+  json.end();
+  std::uint64_t at = 0;
+  for (const FileTensor& one : tensors) {
+    json.key(one.name).begin_object().field("dtype", one.type).key("shape").begin_array();
+    for (const std::uint64_t size : one.shape) json.value(size);
+    json.end().key("data_offsets").begin_array().value(at).value(at + one.bytes).end().end();
+    at += one.bytes;
+  }
+  std::string text = std::move(json.end()).text();
+  // Spaces at its end are allowed.
+  text.resize(
+      (text.size() + sizeof(std::uint64_t) + kAlign - 1) / kAlign * kAlign - sizeof(std::uint64_t),
+      ' ');
+  return text;
+}
+
+}  // namespace
+
+std::optional<std::string_view> safetensors_type(std::string_view dtype,
+                                                 std::uint64_t element_bytes) {
+  const auto found = std::find_if(kTypes.begin(), kTypes.end(), [&](const Type& one) {
+    return one.dtype == dtype && one.element_bytes == element_bytes;
+  });
+  if (found == kTypes.end()) return std::nullopt;
+  return found->type;
+}
+
+Result<SafetensorsFile> SafetensorsFile::create(const std::string& path,
+                                                const std::vector<FileTensor>& tensors,
+                                                const std::map<std::string, std::string>& notes) {
+  const std::string header = header_of(tensors, notes);
+  const std::uint64_t header_bytes = header.size();
+  SafetensorsFile out;
+  out.path_ = path;
+  out.offsets_.push_back(sizeof(header_bytes) + header_bytes);
+  for (const FileTensor& one : tensors) out.offsets_.push_back(out.offsets_.back() + one.bytes);
+  const UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  if (!file.valid()) return errno_error(errno, path);
+  // Pages of a file with holes would end the process where the disk is full.
+  const int error = ::posix_fallocate(file.get(), 0, static_cast<off_t>(out.offsets_.back()));
+  if (error != 0) return errno_error(error, path);
+  void* const memory =
+      ::mmap(nullptr, out.offsets_.back(), PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+  if (memory == MAP_FAILED) return errno_error(errno, path);
+  out.mapped_ = {static_cast<std::byte*>(memory), out.offsets_.back()};
+  std::memcpy(out.mapped_.data(), &header_bytes, sizeof(header_bytes));
+  std::memcpy(out.mapped_.data() + sizeof(header_bytes), header.data(), header.size());
+  return out;
+}
+
+SafetensorsFile::SafetensorsFile(SafetensorsFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      mapped_(std::exchange(other.mapped_, {})),
+      offsets_(std::move(other.offsets_)) {}
+
+SafetensorsFile::~SafetensorsFile() {
+  if (!mapped_.empty()) ::munmap(mapped_.data(), mapped_.size());
+}
+
+std::byte* SafetensorsFile::data(std::size_t tensor) const {
+  HO_CHECK(tensor + 1 < offsets_.size());
+  const bool empty = offsets_[tensor] == offsets_[tensor + 1];
+  return empty ? nullptr : mapped_.data() + offsets_[tensor];
+}
+
+Result<void> SafetensorsFile::sync() const {
+  if (::msync(mapped_.data(), mapped_.size(), MS_SYNC) != 0) return errno_error(errno, path_);
+  return {};
+}
+
+}  // namespace ho::cli

@@ -1,0 +1,454 @@
+// objects save: reads a published version under a layout of one's own, into a file a rank.
+#include <google/protobuf/struct.pb.h>
+#include <google/protobuf/util/json_util.h>
+
+#include <chrono>
+#include <filesystem>
+#include <hyperoffload/objects.hpp>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/json.hpp"
+#include "common/base/units.hpp"
+#include "common/cli/layout.hpp"
+#include "common/cli/stop.hpp"
+#include "common/layout/layout.hpp"
+#include "proto/files/convert.hpp"
+#include "proto/files/file.hpp"
+#include "tools/hyperoffload/objects/safetensors.hpp"
+#include "tools/hyperoffload/pool/pool_command.hpp"
+
+namespace ho::cli {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t kSecretFileBytesMax = 4 * kKiB;
+
+struct Arguments : PoolOptions {
+  std::string name;
+  std::string out;
+  std::optional<std::uint64_t> version;
+  std::string mesh = "1:all";
+  std::vector<std::string> layouts;
+  std::string tensors;
+  std::string secret_file;
+};
+
+/// A tensor of the object, as the library describes it.
+struct ObjectTensor {
+  std::string name;
+  layout::Shape shape;
+  std::uint64_t element_bytes = 0;
+  std::string_view type;  ///< in files
+  std::string layout;     ///< over the ranks that read; empty: all of it in each
+};
+
+/// A rank that reads: its file, and the library's reader that fetches into it.
+struct Rank {
+  std::uint32_t number = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t fetched_bytes = 0;
+  std::unique_ptr<SafetensorsFile> file;
+  std::unique_ptr<hyperoffload::Subscriber> reader;  ///< ends before its memory
+};
+
+struct Saved {
+  std::uint64_t version = 0;
+  std::vector<Rank> ranks;
+  Duration took{};
+};
+
+/// Files that nobody has asked for yet: removed unless keep() is called.
+class NewFolder {
+ public:
+  [[nodiscard]] static Result<NewFolder> create(const std::string& path) {
+    std::error_code error;
+    if (fs::exists(path, error) && !fs::is_empty(path, error)) {
+      return Error(Errc::kAlreadyExists, path + " is there already, and not an empty folder");
+    }
+    NewFolder out;
+    out.path_ = path;
+    while (out.path_.size() > 1 && out.path_.back() == '/') out.path_.pop_back();
+    out.part_ = out.path_ + ".part" + std::to_string(::getpid());
+    if (!fs::create_directories(out.part_, error)) {
+      return errno_error(error.value(), out.part_);
+    }
+    return out;
+  }
+  NewFolder(NewFolder&& other) noexcept
+      : path_(std::move(other.path_)), part_(std::exchange(other.part_, {})) {}
+  NewFolder& operator=(NewFolder&&) = delete;
+  ~NewFolder() {
+    std::error_code ignored;
+    if (!part_.empty()) fs::remove_all(part_, ignored);
+  }
+
+  [[nodiscard]] std::string file(const std::string& name) const { return part_ + "/" + name; }
+  /// Gives the files their name, all at once.
+  [[nodiscard]] Result<void> keep() {
+    std::error_code error;
+    fs::rename(part_, path_, error);
+    if (error) return errno_error(error.value(), path_);
+    part_.clear();
+    return {};
+  }
+
+ private:
+  NewFolder() = default;
+  std::string path_;
+  std::string part_;
+};
+
+/// Ctrl-C between two operations.
+struct Interrupted {};
+void end_if_interrupted() {
+  if (stop_flag().load()) throw Interrupted();
+}
+
+/// What the library says of the open version.
+Result<std::vector<ObjectTensor>> tensors_of(const hyperoffload::Subscriber& reader) {
+  google::protobuf::Struct text;
+  if (!google::protobuf::util::JsonStringToMessage(reader.text(), &text).ok()) {
+    return Error(Errc::kCorrupt, "the object's description cannot be read");
+  }
+  std::vector<ObjectTensor> out;
+  for (const auto& value : text.fields().at("tensors").list_value().values()) {
+    const auto& fields = value.struct_value().fields();
+    ObjectTensor& one = out.emplace_back();
+    one.name = fields.at("name").string_value();
+    one.element_bytes = static_cast<std::uint64_t>(fields.at("element_bytes").number_value());
+    for (const auto& size : fields.at("shape").list_value().values()) {
+      one.shape.push_back(static_cast<std::uint64_t>(size.number_value()));
+    }
+    const std::string& dtype = fields.at("dtype").string_value();
+    const auto type = safetensors_type(dtype, one.element_bytes);
+    if (!type) {
+      return Error(Errc::kUnsupported,
+                   "tensor \"" + one.name + "\" is of type \"" + dtype + "\" with elements of " +
+                       format_bytes(one.element_bytes) + ", which safetensors files do not have");
+    }
+    one.type = *type;
+  }
+  return out;
+}
+
+/// Sets each tensor's layout: the file's, else the one with as many dimensions, else none.
+Result<void> set_layouts(const Arguments& args, const std::vector<TensorMove>& by_name,
+                         std::vector<ObjectTensor>& tensors) {
+  std::map<std::size_t, std::string> by_dimensions;
+  for (const std::string& one : args.layouts) {
+    const std::size_t dimensions =
+        1 + static_cast<std::size_t>(std::count(one.begin(), one.end(), ';'));
+    if (!by_dimensions.emplace(dimensions, one).second) {
+      return Error(Errc::kInvalidArgument,
+                   "--layout: two for tensors of " + std::to_string(dimensions) + " dimensions");
+    }
+  }
+  for (ObjectTensor& one : tensors) {
+    const auto found = by_dimensions.find(one.shape.size());
+    if (found != by_dimensions.end()) one.layout = found->second;
+  }
+  for (const TensorMove& named : by_name) {
+    const auto found = std::find_if(tensors.begin(), tensors.end(), [&](const ObjectTensor& one) {
+      return one.name == named.name;
+    });
+    if (found == tensors.end()) {
+      return Error(Errc::kInvalidArgument,
+                   args.tensors + ": the object has no tensor \"" + named.name + "\"");
+    }
+    if (!named.to.empty()) found->layout = named.to;
+  }
+  return {};
+}
+
+/// The sizes of a tensor's part at each position of the mesh.
+Result<std::vector<std::vector<std::uint64_t>>> parts_of(const layout::Mesh& mesh,
+                                                         const ObjectTensor& tensor) {
+  if (tensor.layout.empty()) return std::vector(mesh.ranks.size(), tensor.shape);
+  const auto read = layout::parse_layout(tensor.layout, mesh);
+  if (!read) return read.error();
+  const auto boxes = layout::regions(mesh, *read, tensor.shape);
+  if (!boxes) return boxes.error();
+  std::vector<std::vector<std::uint64_t>> out;
+  for (const layout::Box& box : *boxes) {
+    std::vector<std::uint64_t>& sizes = out.emplace_back();
+    for (const layout::Interval& side : box.intervals()) sizes.push_back(side.size());
+  }
+  return out;
+}
+
+/// One read of a version. The library's errors are exceptions; errors of files and words are not.
+class Save {
+ public:
+  Save(const Arguments& args, layout::Mesh mesh, std::vector<TensorMove> by_name,
+       const std::string& secret, Console& console)
+      : args_(args),
+        mesh_(std::move(mesh)),
+        by_name_(std::move(by_name)),
+        console_(console),
+        pool_({.pool = args.pool, .name = "hyperoffload objects save", .tls = args.tls}) {
+    options_.name = args.name.c_str();
+    options_.secret = secret.c_str();
+  }
+
+  [[nodiscard]] Result<Saved> run(const NewFolder& folder) {
+    const auto timeout = static_cast<std::uint32_t>(
+        std::chrono::duration_cast<std::chrono::milliseconds>(args_.timeout).count());
+    // Open until the end: its publisher keeps the version meanwhile, if it keeps it whole.
+    hyperoffload::Subscriber whole(pool_.get(), options_, {});
+    const std::uint64_t asked = args_.version.value_or(0);
+    saved_.version = whole.acquire(asked, timeout, args_.version.value_or(UINT64_MAX));
+    auto tensors = tensors_of(whole);
+    if (!tensors) return tensors.error();
+    tensors_ = std::move(*tensors);
+    if (auto ok = set_layouts(args_, by_name_, tensors_); !ok) return ok.error();
+    if (auto ok = make_files(folder); !ok) return ok.error();
+    for (Rank& rank : saved_.ranks) {
+      end_if_interrupted();
+      static_cast<void>(rank.reader->acquire(saved_.version, timeout, saved_.version));
+    }
+    const TimePoint begun = SteadyClock().now();
+    for (Rank& rank : saved_.ranks) {
+      end_if_interrupted();
+      console_.progress("reading rank " + std::to_string(rank.number) + " of " +
+                        std::to_string(saved_.ranks.size()));
+      rank.reader->read();
+      rank.fetched_bytes = fetched_bytes_of(*rank.reader);
+      rank.reader.reset();
+    }
+    saved_.took = SteadyClock().now() - begun;
+    for (const Rank& rank : saved_.ranks) {
+      end_if_interrupted();
+      if (auto ok = rank.file->sync(); !ok) return ok.error();
+    }
+    return std::move(saved_);
+  }
+
+ private:
+  static std::uint64_t fetched_bytes_of(const hyperoffload::Subscriber& reader) {
+    google::protobuf::Struct text;
+    if (!google::protobuf::util::JsonStringToMessage(reader.text(), &text).ok()) return 0;
+    return static_cast<std::uint64_t>(text.fields().at("fetched_bytes").number_value());
+  }
+
+  /// A file and a reader for each rank.
+  Result<void> make_files(const NewFolder& folder) {
+    std::vector<std::vector<std::vector<std::uint64_t>>> parts;  // by tensor, position
+    for (const ObjectTensor& one : tensors_) {
+      auto found = parts_of(mesh_, one);
+      if (!found) return found.error().at("tensor \"" + one.name + "\"");
+      parts.push_back(std::move(*found));
+    }
+    for (std::size_t position = 0; position < mesh_.ranks.size(); ++position) {
+      end_if_interrupted();
+      std::vector<FileTensor> in_file;
+      for (std::size_t i = 0; i < tensors_.size(); ++i) {
+        std::uint64_t bytes = tensors_[i].element_bytes;
+        for (const std::uint64_t size : parts[i][position]) bytes *= size;
+        in_file.push_back({tensors_[i].name, tensors_[i].type, parts[i][position], bytes});
+      }
+      if (auto ok = add_rank(folder, mesh_.ranks[position], in_file); !ok) return ok;
+    }
+    return {};
+  }
+
+  Result<void> add_rank(const NewFolder& folder, std::uint32_t number,
+                        const std::vector<FileTensor>& in_file) {
+    std::map<std::string, std::string> notes{{"object", args_.name},
+                                             {"version", std::to_string(saved_.version)},
+                                             {"mesh", args_.mesh},
+                                             {"rank", std::to_string(number)}};
+    for (const ObjectTensor& one : tensors_) {
+      if (!one.layout.empty()) notes["layout:" + one.name] = one.layout;
+    }
+    auto file = SafetensorsFile::create(
+        folder.file("rank-" + std::to_string(number) + ".safetensors"), in_file, notes);
+    if (!file) return file.error();
+    Rank& rank = saved_.ranks.emplace_back();
+    rank.number = number;
+    rank.file = std::make_unique<SafetensorsFile>(std::move(*file));
+    std::vector<ho_tensor> wanted;
+    for (std::size_t i = 0; i < in_file.size(); ++i) {
+      rank.bytes += in_file[i].bytes;
+      ho_tensor& one = wanted.emplace_back();
+      one.name = tensors_[i].name.c_str();
+      one.layout = tensors_[i].layout.c_str();
+      one.data = rank.file->data(i);
+      one.bytes = in_file[i].bytes;
+    }
+    ho_object_options options = options_;
+    options.mesh = args_.mesh.c_str();
+    options.rank = number;
+    rank.reader = std::make_unique<hyperoffload::Subscriber>(pool_.get(), options, wanted);
+    return {};
+  }
+
+  const Arguments& args_;
+  const layout::Mesh mesh_;
+  const std::vector<TensorMove> by_name_;
+  Console& console_;
+  hyperoffload::Pool pool_;
+  ho_object_options options_{};
+  std::vector<ObjectTensor> tensors_;
+  Saved saved_;  // ends before its pool
+};
+
+void print(Console& console, const Arguments& args, const Saved& saved) {
+  std::uint64_t bytes = 0;
+  std::uint64_t fetched = 0;
+  for (const Rank& rank : saved.ranks) {
+    bytes += rank.bytes;
+    fetched += rank.fetched_bytes;
+  }
+  const double seconds = std::chrono::duration<double>(saved.took).count();
+  const auto file_of = [&](const Rank& rank) {
+    return (fs::path(args.out) / ("rank-" + std::to_string(rank.number) + ".safetensors")).string();
+  };
+  if (console.json()) {
+    JsonWriter json;
+    json.begin_object()
+        .field("object", args.name)
+        .field("version", saved.version)
+        .field("mesh", args.mesh)
+        .field("bytes", bytes)
+        .field("fetched_bytes", fetched)
+        .field("seconds", seconds)
+        .key("ranks")
+        .begin_array();
+    for (const Rank& rank : saved.ranks) {
+      json.begin_object()
+          .field("rank", rank.number)
+          .field("file", file_of(rank))
+          .field("bytes", rank.bytes)
+          .field("fetched_bytes", rank.fetched_bytes)
+          .end();
+    }
+    json.end().end();
+    console.print(std::move(json).text());
+    return;
+  }
+  Facts facts("version " + std::to_string(saved.version) + " of " + args.name);
+  facts.add("read", format_bytes(fetched) + " for " + format_bytes(bytes) + ", " +
+                        format_rate(static_cast<double>(fetched) / seconds, "B/s"));
+  Table table({{"RANK", Table::Shown::kAlways, Table::Align::kRight},
+               {"BYTES", Table::Shown::kAlways, Table::Align::kRight},
+               {"FETCHED", Table::Shown::kAlways, Table::Align::kRight},
+               {"FILE"}});
+  for (const Rank& rank : saved.ranks) {
+    table.add({std::to_string(rank.number), format_bytes(rank.bytes),
+               format_bytes(rank.fetched_bytes), file_of(rank)});
+  }
+  console.print(facts.text(console.format()) + table.text(console.format()));
+}
+
+int complain(Console& console, const Arguments& args, const Error& error) {
+  switch (error.code()) {
+    case Errc::kNotFound:
+    case Errc::kCorrupt:
+    case Errc::kUnsupported:
+      if (console.json()) {
+        JsonWriter json;
+        json.begin_object().field("object", args.name).field("error", error.message()).end();
+        console.print(std::move(json).text());
+      }
+      return console.complain(error, kExitNo);
+    case Errc::kUnavailable:
+    case Errc::kDeadline: return console.complain(error, kExitPoolFailed);
+    default: return console.refuse(error);
+  }
+}
+
+/// Leaves nothing where it fails.
+Result<Saved> save(const Arguments& args, layout::Mesh mesh, std::vector<TensorMove> by_name,
+                   const std::string& secret, Console& console) {
+  auto folder = NewFolder::create(args.out);
+  if (!folder) return folder.error();
+  try {
+    Save save(args, std::move(mesh), std::move(by_name), secret, console);
+    auto saved = save.run(*folder);
+    if (!saved) return saved;
+    if (const auto ok = folder->keep(); !ok) return ok.error();
+    return saved;
+  } catch (const Interrupted&) {
+    return Error(Errc::kCanceled, "interrupted");
+  } catch (const hyperoffload::Error& error) {
+    return Error(static_cast<Errc>(error.status()), ho_last_error());
+  }
+}
+
+int run(Console& console, const Arguments& args) {
+  auto mesh = layout::parse_mesh(args.mesh);
+  if (!mesh) return console.refuse(mesh.error().at("--mesh"));
+  std::vector<TensorMove> by_name;
+  if (!args.tensors.empty()) {
+    auto read = read_tensors_file(args.tensors);
+    if (!read) return console.refuse(read.error());
+    by_name = std::move(*read);
+  }
+  std::string secret;
+  if (!args.secret_file.empty()) {
+    auto read = read_whole_file(args.secret_file, kSecretFileBytesMax);
+    if (!read) return console.refuse(read.error());
+    secret = std::move(*read);
+    if (!secret.empty() && secret.back() == '\n') secret.pop_back();
+  }
+  catch_stop_signals();
+  const auto saved = save(args, std::move(*mesh), std::move(by_name), secret, console);
+  if (stop_flag().load() && !saved) return kExitInterrupted;
+  if (!saved) return complain(console, args, saved.error());
+  print(console, args, *saved);
+  return kExitDone;
+}
+
+}  // namespace
+
+void add_objects_save(Program& program, CLI::App& objects, const PoolOptions& defaults) {
+  auto args = std::make_shared<Arguments>();
+  static_cast<PoolOptions&>(*args) = defaults;
+  CLI::App& command =
+      program.add(objects, "save", "Read a published version into files, under any layout",
+                  [args](Console& console) { return run(console, *args); });
+  command.add_option("NAME", args->name, "the object's name, as its program gave it")->required();
+  command.add_option("--out", args->out, "a new or empty folder, for a file of each rank")
+      ->type_name("FOLDER")
+      ->required();
+  command.add_option("--version", args->version, "which one (default: the newest)")->type_name("N");
+  command
+      .add_option("--mesh", args->mesh,
+                  "ranks that read, as \"2x4:dp,tp\" (default: one, which has everything)")
+      ->type_name("MESH");
+  command
+      .add_option("--layout", args->layouts,
+                  "axes by dimension, as \"tp;-\", for tensors of so many dimensions; may be given "
+                  "again for others (default: each rank has all of a tensor)")
+      ->type_name("LAYOUT");
+  command
+      .add_option("--tensors", args->tensors,
+                  "layouts of single tensors: the field \"to\" of a list as reshard takes it")
+      ->type_name("FILE");
+  command
+      .add_option("--secret-file", args->secret_file,
+                  "a file with the secret that the object was published with")
+      ->type_name("FILE");
+  add_pool_options(command, *args);
+  set_manual(
+      command,
+      {"Files are in the format safetensors. Bytes are fetched right into them with one-sided gets "
+       "and compared with the publisher's checksums. The folder appears when all is on the disk, "
+       "and not before. Where the publisher makes versions faster than they are read, it must keep "
+       "more of them. --timeout is how long to wait for a version.",
+       {"hyperoffload objects save policy --out policy-of-today",
+        "hyperoffload objects save policy --mesh 2x4:dp,tp --out policy-2x4 \\\n"
+        "    --layout 'tp;-' --layout tp"},
+       {{kExitDone, "saved"},
+        {kExitNo, "there is no such version, it went meanwhile, or its bytes are damaged"},
+        {kExitPoolFailed, "the pool cannot be reached, or a node is lost"}}});
+}
+
+}  // namespace ho::cli
