@@ -123,6 +123,27 @@ class Parts(unittest.TestCase):
         self.assertLess(abs(value), 2 * error)
         self.assertIsNone(figures.slope([[(0, 1)], [(1, 1), (2, 2)]]))
 
+    def test_growth_is_found_where_it_can_be_judged(self):
+        class Nodes:
+            nodes = [types.SimpleNamespace(name="stays")]
+
+        def summary(heap, rounds=36, processes=1):
+            samples = figures.Samples.__new__(figures.Samples)
+            samples.nodes, samples.busy, samples.quiet = Nodes.nodes, {}, {}
+            for process in range(processes):
+                rows = [(50 * i, 20_000_000 + i % 3 * 4096, 30, heap(50 * i)) for i in range(rounds)]
+                samples.busy["stays", process] = samples.quiet["stays", process] = rows
+            return samples.summary()
+
+        for per_hour in (0, 40 << 10, -(1 << 20)):
+            self.assertEqual(figures.find_growth(summary(lambda t, one=per_hour: 2_000_000 + one * t / 3600)), [])
+        leak = lambda t: 2_000_000 + (100 << 10) * t / 3600 + t % 7  # noqa: E731
+        self.assertRegex(figures.find_growth(summary(leak))[0], "stays grows: heap_bytes by 102... ")
+        self.assertEqual(figures.find_growth(summary(leak, rounds=12)), [])  # too few to tell
+        self.assertEqual(figures.find_growth(summary(leak, processes=2)), [])  # levels differ
+        noise = lambda t: 2_000_000 + (t * 7919) % 400_000  # noqa: E731
+        self.assertEqual(figures.find_growth(summary(noise)), [])
+
     def test_one_wrong_byte_is_found(self):
         wanted = client.pattern("a", 1, size=1000)
         client.compare(bytes(wanted), wanted, "x")
