@@ -12,6 +12,7 @@ HiCache calls it on threads that it never starts again, so no call raises: what 
 a block that is not stored, and is logged.
 """
 
+import collections
 import functools
 import logging
 
@@ -23,6 +24,7 @@ except ImportError:
     HiCacheStorage = object
 
 _log = logging.getLogger(__name__)
+_PINS_MAX = 16
 _PARAMETERS = ("tenant", "secret", "salt", "dtype", "deadline_ms")
 
 
@@ -65,6 +67,7 @@ class HyperOffloadStorage(HiCacheStorage):
             rank=rank, layout=layout + str(extra.get("layout", "")),
             **{key: extra[key] for key in _PARAMETERS if key in extra})
         self._pieces = 1  # blocks to a page; learnt from the first page that is moved
+        self._pins = collections.deque()  # of the last answers; threads share it
         self.mem_pool_host = None
 
     @_quiet(lambda *_: None)
@@ -129,10 +132,16 @@ class HyperOffloadStorage(HiCacheStorage):
 
     @_quiet(lambda *_: 0)
     def batch_exists(self, keys, extra_info=None):
-        """How many leading keys are stored."""
-        found = self._blocks.run(_blocks.EXISTS, [name for key in keys for name in self._names(key)])
-        missing = found.index(False) if False in found else len(found)
-        return missing // self._pieces
+        """How many leading keys are stored. HiCache gets them next: until then they are pinned, and
+        those on flash come to memory."""
+        if not keys:
+            return 0
+        found, pin = self._blocks.match([name for key in keys for name in self._names(key)])
+        if pin:
+            self._pins.append(pin)
+        while len(self._pins) > _PINS_MAX:
+            self._blocks.unpin(self._pins.popleft())
+        return found // self._pieces
 
     def clear(self):
         """Blocks are shared with other jobs; `hyperoffload blocks clear` ends a tenant's."""
