@@ -150,7 +150,6 @@ std::vector<SessionInfo> Service::session_infos(const PeerInfo* viewer) const {
       hidden.name = kHiddenName;
       hidden.peer = kHiddenName;
       hidden.pid = 0;
-      continue;
     }
     const auto progress = progress_.find(id);
     if (progress != progress_.end()) out.back().progress = progress->second;

@@ -120,6 +120,18 @@ nodes {{ node_id: 7 name: "other" control_addresses: "tcp:127.0.0.1:1" }}
         self.assertFalse(nodes["other"]["reachable"])
         self.assertIn("127.0.0.1:1", nodes["other"]["error"])
 
+    def test_a_node_that_hides_names_shows_the_rest(self):
+        """Alerts on stalls and copies need what jobs say of their steps."""
+        end = time.monotonic() + 60
+        while not any(name.startswith("hyperoffload_session_steps_total{") and 'name="hidden"' in name and value > 0
+                      for name, value in self.shy.metrics().items()):
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.2)
+        shown = json.loads(self.shy.read("/status.json"))["sessions"]
+        self.assertEqual({(one["name"], one["peer"], one["pid"]) for one in shown}, {("hidden", "hidden", 0)})
+        self.assertTrue(any(one.get("last_steps") for one in shown), shown)
+        self.assertNotIn("secret", self.shy.read("/status.json") + self.shy.read("/metrics"))
+
     def test_others_are_asked_only_while_somebody_looks(self):
         def connections():
             return self.there.metrics()["hyperoffload_control_connections"]

@@ -20,6 +20,7 @@ sys.path.insert(0, PACKAGE)
 from hyperoffload import _blocks  # noqa: E402
 
 BLOCK, BATCH, ROUNDS = 256 << 10, 64, 5
+TURNS, PAUSE_S = 8, 0.05
 DDR, FLASH, STORED = 256 << 20, 2 << 30, 1 << 30
 BLOCKS = STORED // BLOCK
 
@@ -52,6 +53,21 @@ def rate(blocks, op, keys, address, check):
         if not open_:
             break
     return served * BLOCK / (time.monotonic() - begin) / 1e9, served
+
+
+def first_gets(blocks, keys, address):
+    """Medians, in ms, for batches that are on flash only: without a match, and with one before."""
+    stored = [key for key, found in zip(keys, blocks.run(_blocks.EXISTS, keys)) if found]
+    took = ([], [])
+    for turn, at in enumerate(range(0, min(len(stored) - BATCH, 2 * TURNS * BATCH), BATCH)):
+        batch = stored[at:at + BATCH]
+        pin = blocks.match(batch)[1] if turn % 2 else 0
+        time.sleep(PAUSE_S)
+        begin = time.monotonic()
+        assert all(blocks.run(_blocks.GET, [(key, address + i * BLOCK, BLOCK) for i, key in enumerate(batch)]))
+        took[turn % 2].append(1000 * (time.monotonic() - begin))
+        blocks.unpin(pin)
+    return [statistics.median(one) for one in took]
 
 
 def main():
@@ -100,6 +116,9 @@ def main():
               f"{served} of {BLOCKS} kept |")
         print(f"| get from flash | {got:.2f} GB/s | fio read {read:.2f} GB/s | {got / read:.2f} |")
         assert model["flash_hits"] > model["hits"] / 2, model
+        asked, matched = first_gets(blocks, keys, address)
+        print(f"| first get of {BATCH} blocks, {1000 * PAUSE_S:.0f} ms after nothing, and after a match | {asked:.1f} ms | "
+              f"{matched:.1f} ms | {asked / matched:.1f} |")
         blocks.close()
 
 
