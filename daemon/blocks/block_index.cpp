@@ -120,6 +120,7 @@ void BlockIndex::drop_copy(Block& block, BlockMedium medium) {
   BlockCopy& copy = *block.copy(medium);
   if (copy.may_go) tier(medium).hold(copy, block.number);
   if (copy.ready) count(block, medium, false);
+  if (medium == BlockMedium::kDdr && block.pins > 0) pinned_ddr_bytes_ -= block.length_bytes;
   tier(medium).give_back(copy);
   block.copy(medium).reset();
 }
@@ -290,7 +291,9 @@ BlockIndex::Pinned BlockIndex::pin(std::span<const BlockKey> keys, ModelIndex mo
     Block& block = blocks_.at(number);
     block.pins += 1;
     hold(block);
-    if (!block.copy(BlockMedium::kDdr)) out.on_flash.emplace_back(number, block.length_bytes);
+    const bool in_ddr = block.copy(BlockMedium::kDdr).has_value();
+    if (!in_ddr) out.on_flash.push_back(number);
+    if (in_ddr && block.pins == 1) pinned_ddr_bytes_ += block.length_bytes;
   }
   out.pin = PinId(next_pin_++);
   pins_of_[session] += 1;
@@ -302,6 +305,7 @@ void BlockIndex::end_pin(const Pin& pin) {
   for (const BlockNumber number : pin.blocks) {
     Block& block = blocks_.at(number);
     block.pins -= 1;
+    if (block.pins == 0 && block.copy(BlockMedium::kDdr)) pinned_ddr_bytes_ -= block.length_bytes;
     let_go(block);
   }
   const auto of = pins_of_.find(pin.session);

@@ -154,13 +154,15 @@ class BlockIndex {
 
   struct Pinned {
     PinId pin;
-    std::size_t count = 0;  ///< leading keys that are stored; with 0 there is no pin
-    std::vector<std::pair<BlockNumber, std::uint64_t>> on_flash;  ///< pinned and not in DDR; bytes
+    std::size_t count = 0;              ///< leading keys that are stored; with 0 there is no pin
+    std::vector<BlockNumber> on_flash;  ///< pinned and not in DDR
   };
   /// Pins the longest run of stored blocks at the beginning of `keys`; counts each as a hit, and
   /// the rest as misses. A session with kPinsPerSessionMax pins gets the count without a pin.
   [[nodiscard]] Pinned pin(std::span<const BlockKey> keys, ModelIndex model, SessionId session,
                            TimePoint until);
+  /// Bytes of pinned blocks that have a slot in DDR.
+  [[nodiscard]] std::uint64_t pinned_ddr_bytes() const { return pinned_ddr_bytes_; }
   /// Whether the block is pinned, and on flash only.
   [[nodiscard]] bool is_pinned_on_flash(BlockNumber block) const;
   /// Without effect where there is no such pin of the session.
@@ -324,6 +326,7 @@ class BlockIndex {
   std::unordered_map<BlockKey, Remembered, KeyHash> remembered_;
   std::deque<std::pair<std::uint64_t, BlockKey>> evicted_;  ///< the earliest first
   std::set<BlockNumber> reserved_;                          ///< by age
+  std::uint64_t pinned_ddr_bytes_ = 0;
   std::map<PinId, Pin> pins_;
   std::map<SessionId, std::size_t> pins_of_;
   std::vector<std::pair<std::string, BlockFigures>> models_;

@@ -92,6 +92,7 @@ BlockIndex::Load BlockIndex::load(BlockNumber number, Victim victim) {
     return {Load::Answer::kNoRoom, {}, length_bytes};
   }
   block.copy(kDdr) = tier(kDdr).take(length_bytes, number);
+  if (block.pins > 0) pinned_ddr_bytes_ += length_bytes;
   block.stays += 1;
   return {Load::Answer::kBegun, move_of(block), length_bytes};
 }

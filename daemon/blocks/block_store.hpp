@@ -86,8 +86,9 @@ class BlockStore {
   void locate(SessionId session, std::uint32_t store, const std::vector<BlockKey>& keys,
               Located answer);
 
-  /// As BlockIndex::pin(). Pinned blocks that are on flash only come to DDR meanwhile, where that
-  /// costs no block: a job mostly gets next what it has matched.
+  /// As BlockIndex::pin(). A job mostly gets next what it has matched: blocks that are on flash
+  /// only come to DDR meanwhile, into free slots and those of saved blocks, until a share of the
+  /// tenant's DDR is pinned.
   [[nodiscard]] Result<BlockIndex::Pinned> pin(SessionId session, std::uint32_t store,
                                                const std::vector<BlockKey>& keys, TimePoint until);
 
@@ -225,8 +226,7 @@ class BlockStore {
   void load_more(Tenant& tenant);
   void load_matched(Tenant& tenant);
   void start_load(Tenant& tenant, const BlockIndex::Move& move);
-  [[nodiscard]] std::optional<BlockIndex::Load> begin_load(Tenant& tenant, BlockNumber block,
-                                                           BlockIndex::Victim most);
+  [[nodiscard]] std::optional<BlockIndex::Load> begin_load(Tenant& tenant, BlockNumber block);
   [[nodiscard]] bool wanted(const Tenant& tenant, BlockNumber block) const;
   void load_ended(Tenant& tenant, BlockNumber block, const Result<void>& done);
   void tell(Tenant& tenant, BlockNumber block, const std::optional<BlockPlace>& place);

@@ -14,7 +14,8 @@ constexpr auto kDdr = BlockMedium::kDdr;
 constexpr auto kFlash = BlockMedium::kFlash;
 // A tenant's transfers in flight, together fewer than a session may have.
 constexpr std::size_t kLoadsMax = 32;
-// A match brings blocks to at most this share of its tenant's memory: they are pinned there.
+// Matched blocks are loaded until one in so many bytes of the tenant's memory is pinned: others
+// need the rest.
 constexpr std::uint64_t kMatchedShare = 4;
 constexpr std::size_t kSavesMax = BlockTier::kSizesMax;  ///< one for each size at least
 static_assert(kLoadsMax + kSavesMax <= kStagesPerSessionMax);
@@ -62,11 +63,8 @@ Result<BlockIndex::Pinned> BlockStore::pin(SessionId session, std::uint32_t stor
   if (!use) return use.error();
   Tenant& tenant = *use->tenant;
   auto pinned = tenant.index.pin(keys, use->model, session, until);
-  std::uint64_t room = tenant.index.areas(kDdr) * area_bytes() / kMatchedShare;
-  for (const auto& [block, bytes] : pinned.on_flash) {
-    if (bytes > room || tenant.matched.size() >= kToLoadMax) break;
-    room -= bytes;
-    tenant.matched.push_back(block);
+  for (const BlockNumber block : pinned.on_flash) {
+    if (tenant.matched.size() < kToLoadMax) tenant.matched.push_back(block);
   }
   load_more(tenant);
   return pinned;
@@ -76,8 +74,7 @@ Result<BlockIndex::Pinned> BlockStore::pin(SessionId session, std::uint32_t stor
 void BlockStore::load_more(Tenant& tenant) {
   while (tenant.loads < kLoadsMax && !tenant.to_load.empty()) {
     const BlockNumber block = tenant.to_load.front();
-    const auto load = wanted(tenant, block) ? begin_load(tenant, block, BlockIndex::Victim::kAny)
-                                            : BlockIndex::Load();
+    const auto load = wanted(tenant, block) ? begin_load(tenant, block) : BlockIndex::Load();
     if (!load) return;
     tenant.to_load.pop_front();
     if (load->answer == BlockIndex::Load::Answer::kBegun) {
@@ -89,20 +86,21 @@ void BlockStore::load_more(Tenant& tenant) {
   load_matched(tenant);
 }
 
-/// Loads what sessions have matched, until it has to wait for room.
+/// Loads what sessions have matched, as long as that costs no block and leaves room for others.
 void BlockStore::load_matched(Tenant& tenant) {
-  while (tenant.loads < kLoadsMax && !tenant.matched.empty()) {
+  BlockIndex& index = tenant.index;
+  const std::uint64_t share = index.areas(kDdr) * area_bytes() / kMatchedShare;
+  for (; tenant.loads < kLoadsMax && !tenant.matched.empty(); tenant.matched.pop_front()) {
     const BlockNumber block = tenant.matched.front();
-    const bool asked_for = tenant.waiters.count(block) > 0;
-    if (!asked_for && tenant.index.is_pinned_on_flash(block)) {
-      const auto load = begin_load(tenant, block, BlockIndex::Victim::kSaved);
-      if (!load) return;
-      if (load->answer == BlockIndex::Load::Answer::kBegun) {
-        tenant.waiters.try_emplace(block);
-        start_load(tenant, load->move);
-      }
+    if (tenant.waiters.count(block) > 0 || !index.is_pinned_on_flash(block)) continue;
+    if (index.pinned_ddr_bytes() >= share) return;
+    auto load = index.load(block, BlockIndex::Victim::kNone);
+    if (load.answer == BlockIndex::Load::Answer::kNoRoom) {
+      load = index.load(block, BlockIndex::Victim::kSaved);
     }
-    tenant.matched.pop_front();
+    if (load.answer != BlockIndex::Load::Answer::kBegun) return;  // until some are saved
+    tenant.waiters.try_emplace(block);
+    start_load(tenant, load.move);
   }
 }
 
@@ -122,8 +120,7 @@ bool BlockStore::wanted(const Tenant& tenant, BlockNumber block) const {
 
 /// A load takes the slot of a block that is saved, and waits for the next save where there is none:
 /// what is read must not cost what was never written. @return nullopt: it waits.
-std::optional<BlockIndex::Load> BlockStore::begin_load(Tenant& tenant, BlockNumber block,
-                                                       BlockIndex::Victim most) {
+std::optional<BlockIndex::Load> BlockStore::begin_load(Tenant& tenant, BlockNumber block) {
   using Victim = BlockIndex::Victim;
   constexpr auto kNoRoom = BlockIndex::Load::Answer::kNoRoom;
   BlockIndex& index = tenant.index;
@@ -136,7 +133,6 @@ std::optional<BlockIndex::Load> BlockStore::begin_load(Tenant& tenant, BlockNumb
   const bool waits =
       tenant.saves[load.length_bytes] > 0 || tenant.loads > 0 || tenant.growth(kFlash).growing;
   if (waits) return std::nullopt;
-  if (most != Victim::kAny) return load;
   load = index.load(block, Victim::kAny);
   if (load.answer == kNoRoom && recut(tenant, kDdr, load.length_bytes)) {
     load = index.load(block, Victim::kNone);

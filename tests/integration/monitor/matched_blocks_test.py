@@ -7,7 +7,7 @@ import os
 import sys
 import time
 
-from support import Daemon, needs
+from support import Daemon, needs, patience
 
 PROGRAMS, LIBRARY, PACKAGE = sys.argv[1:3], sys.argv[3], sys.argv[4]
 os.environ["HYPEROFFLOAD_LIBRARY"] = LIBRARY
@@ -20,11 +20,11 @@ AHEAD = 32  # a quarter of that memory
 LOADS = 'hyperoffload_operations_total{driver="flash",tier="flash",direction="get"}'
 
 
-def wait_for(wanted, figure):
-    end = time.monotonic() + 10
-    while figure() != wanted:
-        assert time.monotonic() < end, (figure(), wanted)
-        time.sleep(0.05)
+def wait_for(holds):
+    end = time.monotonic() + patience.within(3)
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 def main():
@@ -41,13 +41,18 @@ def main():
         data = ctypes.create_string_buffer(16 * BLOCK)
         address = ctypes.addressof(data)
 
+        stored = 0
+
         def put(prefix, count):
+            """As fast as flash keeps up: of what is stored, some of memory's is saved before the next 16."""
+            nonlocal stored
             for first in range(0, count, 16):
                 for i in range(16):
                     ctypes.memset(address + i * BLOCK, (first + i) % 251, BLOCK)
                 items = [(f"{prefix}{first + i}", address + i * BLOCK, BLOCK) for i in range(16)]
-                assert all(blocks.run(_blocks.PUT, items))
-                time.sleep(0.1)  # it saves ahead of what is put
+                assert all(blocks.run(_blocks.PUT, items)), (prefix, first)
+                stored += 16 * BLOCK
+                wait_for(lambda: stored - daemon.metrics()['hyperoffload_blocks_bytes{tier="flash"}'] <= 7 * MIB)
 
         put("matched", MATCHED)
         put("other", OTHERS)
@@ -55,9 +60,12 @@ def main():
         keys = [f"matched{i}" for i in range(MATCHED)]
         found, pin = blocks.match(keys)
         assert found == MATCHED, found
-        wait_for(before + AHEAD, loads)
+        wait_for(lambda: loads() == before + AHEAD)
+        others, other_pin = blocks.match([f"other{i}" for i in range(64)])
+        assert others == 64, others
+        put("new", 16)
         time.sleep(0.3)
-        assert loads() == before + AHEAD, "more than a match's share of the memory"
+        assert loads() == before + AHEAD, "more than the share of the memory that matches may pin"
         for first in range(0, MATCHED, 16):
             ctypes.memset(address, 255, len(data))
             assert all(blocks.run(_blocks.GET, [(key, address + i * BLOCK, BLOCK)
@@ -68,6 +76,9 @@ def main():
                 assert loads() == before + AHEAD, "a block was read twice"
         assert loads() == before + MATCHED
         blocks.unpin(pin)
+        blocks.unpin(other_pin)
+        assert blocks.match([f"other{i}" for i in range(16)])[0] == 16
+        wait_for(lambda: loads() > before + MATCHED)  # others are pinned no more
         blocks.close()
     print(f"{AHEAD} of {MATCHED} matched blocks came to memory before they were asked for")
 

@@ -12,6 +12,7 @@ import urllib.request
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
 import needs  # noqa: E402, F401
+import patience  # noqa: E402, F401
 
 FLASH_SCRATCH, FLASH_DURABLE = 0, 1
 

@@ -217,7 +217,9 @@ TEST_CASE("blocks on flash: under random requests and moves every place has its 
         case 1: {
           if (pin) store.index.unpin(*pin, kMine);
           const std::vector<BlockKey> chain{key(number), key(random.below(60))};
+          REQUIRE(store.index.pinned_ddr_bytes() == 0);
           pin = store.index.pin(chain, store.model, kMine, kStart + 1s).pin;
+          REQUIRE(store.index.pinned_ddr_bytes() <= chain.size() * kBlock);
           break;
         }
         case 2: {
@@ -280,6 +282,7 @@ TEST_CASE("blocks on flash: under random requests and moves every place has its 
       loading.pop_front();
     }
     if (pin) store.index.unpin(*pin, kMine);
+    CHECK(store.index.pinned_ddr_bytes() == 0);
     while (store.index.areas(kDdr) > 0) store.index.drop_area(kDdr, *store.index.coldest(kDdr));
     while (store.index.areas(kFlash) > 0) {
       store.index.drop_area(kFlash, *store.index.coldest(kFlash));

@@ -67,7 +67,7 @@ class HyperOffloadStorage(HiCacheStorage):
             rank=rank, layout=layout + str(extra.get("layout", "")),
             **{key: extra[key] for key in _PARAMETERS if key in extra})
         self._pieces = 1  # blocks to a page; learnt from the first page that is moved
-        self._pins = collections.deque()  # of the last answers; threads share it
+        self._pins = collections.deque()  # what the last answers pin; threads share it
         self.mem_pool_host = None
 
     @_quiet(lambda *_: None)
