@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -12,7 +13,6 @@
 
 #include "common/base/check.hpp"
 #include "common/base/json.hpp"
-#include "common/base/unique_fd.hpp"
 
 namespace ho::cli {
 
@@ -96,37 +96,50 @@ Result<SafetensorsFile> SafetensorsFile::create(const std::string& path,
   out.path_ = path;
   out.offsets_.push_back(sizeof(header_bytes) + header_bytes);
   for (const FileTensor& one : tensors) out.offsets_.push_back(out.offsets_.back() + one.bytes);
-  const UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-  if (!file.valid()) return errno_error(errno, path);
-  // Pages of a file with holes would end the process where the disk is full.
-  const int error = ::posix_fallocate(file.get(), 0, static_cast<off_t>(out.offsets_.back()));
-  if (error != 0) return errno_error(error, path);
-  void* const memory =
-      ::mmap(nullptr, out.offsets_.back(), PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
-  if (memory == MAP_FAILED) return errno_error(errno, path);
-  out.mapped_ = {static_cast<std::byte*>(memory), out.offsets_.back()};
-  std::memcpy(out.mapped_.data(), &header_bytes, sizeof(header_bytes));
-  std::memcpy(out.mapped_.data() + sizeof(header_bytes), header.data(), header.size());
+  const auto size = static_cast<off_t>(out.offsets_.back());
+  out.file_ = UniqueFd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  if (!out.file_.valid()) return errno_error(errno, path);
+  // A full disk is better told now. Not every file system can reserve.
+  if (::fallocate(out.file_.get(), 0, 0, size) != 0 && errno != EOPNOTSUPP) {
+    return errno_error(errno, path);
+  }
+  void* const memory = ::mmap(nullptr, out.offsets_.back(), PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) return errno_error(errno, "memory for " + path);
+  out.bytes_ = {static_cast<std::byte*>(memory), out.offsets_.back()};
+  std::memcpy(out.bytes_.data(), &header_bytes, sizeof(header_bytes));
+  std::memcpy(out.bytes_.data() + sizeof(header_bytes), header.data(), header.size());
   return out;
 }
 
 SafetensorsFile::SafetensorsFile(SafetensorsFile&& other) noexcept
     : path_(std::move(other.path_)),
-      mapped_(std::exchange(other.mapped_, {})),
+      file_(std::move(other.file_)),
+      bytes_(std::exchange(other.bytes_, {})),
       offsets_(std::move(other.offsets_)) {}
 
 SafetensorsFile::~SafetensorsFile() {
-  if (!mapped_.empty()) ::munmap(mapped_.data(), mapped_.size());
+  if (!bytes_.empty()) ::munmap(bytes_.data(), bytes_.size());
 }
 
 std::byte* SafetensorsFile::data(std::size_t tensor) const {
-  HO_CHECK(tensor + 1 < offsets_.size());
+  HO_CHECK(tensor + 1 < offsets_.size() && !bytes_.empty());
   const bool empty = offsets_[tensor] == offsets_[tensor + 1];
-  return empty ? nullptr : mapped_.data() + offsets_[tensor];
+  return empty ? nullptr : bytes_.data() + offsets_[tensor];
 }
 
-Result<void> SafetensorsFile::sync() const {
-  if (::msync(mapped_.data(), mapped_.size(), MS_SYNC) != 0) return errno_error(errno, path_);
+Result<void> SafetensorsFile::write() {
+  std::span<const std::byte> left = bytes_;
+  while (!left.empty()) {
+    const ssize_t done = ::write(file_.get(), left.data(), left.size());
+    if (done < 0 && errno == EINTR) continue;
+    if (done < 0) return errno_error(errno, path_);
+    left = left.subspan(static_cast<std::size_t>(done));
+  }
+  if (::fsync(file_.get()) != 0) return errno_error(errno, path_);
+  file_.reset();
+  ::munmap(bytes_.data(), bytes_.size());
+  bytes_ = {};
   return {};
 }
 

@@ -10,12 +10,13 @@
 #include <vector>
 
 #include "common/base/result.hpp"
+#include "common/base/unique_fd.hpp"
 
 namespace ho::cli {
 
 /// A tensor of a file, as its header has it.
 struct FileTensor {
-  std::string name;
+  std::string name;                  ///< not "__metadata__", which the format takes for itself
   std::string_view type;             ///< as safetensors_type() calls it
   std::vector<std::uint64_t> shape;  ///< of what the file has; a size may be 0
   std::uint64_t bytes = 0;
@@ -27,8 +28,9 @@ struct FileTensor {
                                                                std::uint64_t element_bytes);
 
 /// A new file in the format that huggingface/safetensors describes: the size of a JSON header, the
-/// header, the tensors' bytes. Its room is reserved and mapped, so that tensors can be fetched
-/// right into it. One thread.
+/// header, the tensors' bytes. Its room on the disk is reserved at once. Its bytes are collected in
+/// memory, which takes pages as they are filled; unlike pages of files, any device can register it.
+/// One thread.
 class SafetensorsFile {
  public:
   /// @param notes  texts for the header's "__metadata__".
@@ -40,16 +42,18 @@ class SafetensorsFile {
   SafetensorsFile& operator=(SafetensorsFile&&) = delete;
   ~SafetensorsFile();
 
-  /// A tensor's bytes, to be written. Null if it has none.
+  /// A tensor's bytes, to be filled before write(). Null if it has none.
   [[nodiscard]] std::byte* data(std::size_t tensor) const;
-  /// Waits until all is on the disk. @return kIo, ... with the path.
-  [[nodiscard]] Result<void> sync() const;
+  /// Writes all to the disk, and waits for it. The memory ends. @return kIo, kExhausted, ... with
+  /// the path.
+  [[nodiscard]] Result<void> write();
 
  private:
   SafetensorsFile() = default;
 
   std::string path_;
-  std::span<std::byte> mapped_;
+  UniqueFd file_;
+  std::span<std::byte> bytes_;
   std::vector<std::uint64_t> offsets_;  ///< by tensor, and the end
 };
 

@@ -2,8 +2,8 @@
 #include <google/protobuf/struct.pb.h>
 #include <google/protobuf/util/json_util.h>
 
+#include <algorithm>
 #include <chrono>
-#include <filesystem>
 #include <hyperoffload/objects.hpp>
 #include <map>
 #include <memory>
@@ -15,18 +15,16 @@
 #include "common/base/json.hpp"
 #include "common/base/units.hpp"
 #include "common/cli/layout.hpp"
-#include "common/cli/stop.hpp"
 #include "common/layout/layout.hpp"
 #include "proto/files/convert.hpp"
 #include "proto/files/file.hpp"
+#include "tools/hyperoffload/objects/new_folder.hpp"
 #include "tools/hyperoffload/objects/safetensors.hpp"
 #include "tools/hyperoffload/pool/pool_command.hpp"
 
 namespace ho::cli {
 
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr std::uint64_t kSecretFileBytesMax = 4 * kKiB;
 
@@ -64,51 +62,12 @@ struct Saved {
   Duration took{};
 };
 
-/// Files that nobody has asked for yet: removed unless keep() is called.
-class NewFolder {
- public:
-  [[nodiscard]] static Result<NewFolder> create(const std::string& path) {
-    std::error_code error;
-    if (fs::exists(path, error) && !fs::is_empty(path, error)) {
-      return Error(Errc::kAlreadyExists, path + " is there already, and not an empty folder");
-    }
-    NewFolder out;
-    out.path_ = path;
-    while (out.path_.size() > 1 && out.path_.back() == '/') out.path_.pop_back();
-    out.part_ = out.path_ + ".part" + std::to_string(::getpid());
-    if (!fs::create_directories(out.part_, error)) {
-      return errno_error(error.value(), out.part_);
-    }
-    return out;
-  }
-  NewFolder(NewFolder&& other) noexcept
-      : path_(std::move(other.path_)), part_(std::exchange(other.part_, {})) {}
-  NewFolder& operator=(NewFolder&&) = delete;
-  ~NewFolder() {
-    std::error_code ignored;
-    if (!part_.empty()) fs::remove_all(part_, ignored);
-  }
+std::string file_name(std::uint32_t rank) {
+  return "rank-" + std::to_string(rank) + ".safetensors";
+}
 
-  [[nodiscard]] std::string file(const std::string& name) const { return part_ + "/" + name; }
-  /// Gives the files their name, all at once.
-  [[nodiscard]] Result<void> keep() {
-    std::error_code error;
-    fs::rename(part_, path_, error);
-    if (error) return errno_error(error.value(), path_);
-    part_.clear();
-    return {};
-  }
-
- private:
-  NewFolder() = default;
-  std::string path_;
-  std::string part_;
-};
-
-/// Ctrl-C between two operations.
-struct Interrupted {};
-void end_if_interrupted() {
-  if (stop_flag().load()) throw Interrupted();
+Error error_of(const hyperoffload::Error& error) {
+  return Error(static_cast<Errc>(error.status()), ho_last_error());
 }
 
 /// What the library says of the open version.
@@ -125,6 +84,9 @@ Result<std::vector<ObjectTensor>> tensors_of(const hyperoffload::Subscriber& rea
     one.element_bytes = static_cast<std::uint64_t>(fields.at("element_bytes").number_value());
     for (const auto& size : fields.at("shape").list_value().values()) {
       one.shape.push_back(static_cast<std::uint64_t>(size.number_value()));
+    }
+    if (one.name == "__metadata__") {
+      return Error(Errc::kUnsupported, "safetensors files have no tensor \"__metadata__\"");
     }
     const std::string& dtype = fields.at("dtype").string_value();
     const auto type = safetensors_type(dtype, one.element_bytes);
@@ -150,9 +112,17 @@ Result<void> set_layouts(const Arguments& args, const std::vector<TensorMove>& b
                    "--layout: two for tensors of " + std::to_string(dimensions) + " dimensions");
     }
   }
-  for (ObjectTensor& one : tensors) {
-    const auto found = by_dimensions.find(one.shape.size());
-    if (found != by_dimensions.end()) one.layout = found->second;
+  for (const auto& [dimensions, layout] : by_dimensions) {
+    bool used = false;
+    for (ObjectTensor& one : tensors) {
+      if (one.shape.size() != dimensions) continue;
+      one.layout = layout;
+      used = true;
+    }
+    if (!used) {
+      return Error(Errc::kInvalidArgument, "--layout " + layout + ": the object has no tensor of " +
+                                               std::to_string(dimensions) + " dimensions");
+    }
   }
   for (const TensorMove& named : by_name) {
     const auto found = std::find_if(tensors.begin(), tensors.end(), [&](const ObjectTensor& one) {
@@ -187,12 +157,12 @@ Result<std::vector<std::vector<std::uint64_t>>> parts_of(const layout::Mesh& mes
 class Save {
  public:
   Save(const Arguments& args, layout::Mesh mesh, std::vector<TensorMove> by_name,
-       const std::string& secret, Console& console)
+       const std::string& secret, Console& console, ho_pool* pool)
       : args_(args),
         mesh_(std::move(mesh)),
         by_name_(std::move(by_name)),
         console_(console),
-        pool_({.pool = args.pool, .name = "hyperoffload objects save", .tls = args.tls}) {
+        pool_(pool) {
     options_.name = args.name.c_str();
     options_.secret = secret.c_str();
   }
@@ -201,32 +171,33 @@ class Save {
     const auto timeout = static_cast<std::uint32_t>(
         std::chrono::duration_cast<std::chrono::milliseconds>(args_.timeout).count());
     // Open until the end: its publisher keeps the version meanwhile, if it keeps it whole.
-    hyperoffload::Subscriber whole(pool_.get(), options_, {});
+    hyperoffload::Subscriber whole(pool_, options_, {});
     const std::uint64_t asked = args_.version.value_or(0);
     saved_.version = whole.acquire(asked, timeout, args_.version.value_or(UINT64_MAX));
     auto tensors = tensors_of(whole);
     if (!tensors) return tensors.error();
     tensors_ = std::move(*tensors);
     if (auto ok = set_layouts(args_, by_name_, tensors_); !ok) return ok.error();
+    // As the format's own writer does, so that each tensor is aligned to its elements.
+    std::stable_sort(tensors_.begin(), tensors_.end(),
+                     [](const ObjectTensor& a, const ObjectTensor& b) {
+                       return a.element_bytes > b.element_bytes;
+                     });
     if (auto ok = make_files(folder); !ok) return ok.error();
     for (Rank& rank : saved_.ranks) {
-      end_if_interrupted();
       static_cast<void>(rank.reader->acquire(saved_.version, timeout, saved_.version));
     }
     const TimePoint begun = SteadyClock().now();
     for (Rank& rank : saved_.ranks) {
-      end_if_interrupted();
       console_.progress("reading rank " + std::to_string(rank.number) + " of " +
                         std::to_string(saved_.ranks.size()));
       rank.reader->read();
       rank.fetched_bytes = fetched_bytes_of(*rank.reader);
       rank.reader.reset();
+      if (auto ok = rank.file->write(); !ok) return ok.error();
+      rank.file.reset();
     }
     saved_.took = SteadyClock().now() - begun;
-    for (const Rank& rank : saved_.ranks) {
-      end_if_interrupted();
-      if (auto ok = rank.file->sync(); !ok) return ok.error();
-    }
     return std::move(saved_);
   }
 
@@ -246,7 +217,6 @@ class Save {
       parts.push_back(std::move(*found));
     }
     for (std::size_t position = 0; position < mesh_.ranks.size(); ++position) {
-      end_if_interrupted();
       std::vector<FileTensor> in_file;
       for (std::size_t i = 0; i < tensors_.size(); ++i) {
         std::uint64_t bytes = tensors_[i].element_bytes;
@@ -267,8 +237,7 @@ class Save {
     for (const ObjectTensor& one : tensors_) {
       if (!one.layout.empty()) notes["layout:" + one.name] = one.layout;
     }
-    auto file = SafetensorsFile::create(
-        folder.file("rank-" + std::to_string(number) + ".safetensors"), in_file, notes);
+    auto file = SafetensorsFile::create(folder.file(file_name(number)), in_file, notes);
     if (!file) return file.error();
     Rank& rank = saved_.ranks.emplace_back();
     rank.number = number;
@@ -285,7 +254,7 @@ class Save {
     ho_object_options options = options_;
     options.mesh = args_.mesh.c_str();
     options.rank = number;
-    rank.reader = std::make_unique<hyperoffload::Subscriber>(pool_.get(), options, wanted);
+    rank.reader = std::make_unique<hyperoffload::Subscriber>(pool_, options, wanted);
     return {};
   }
 
@@ -293,10 +262,10 @@ class Save {
   const layout::Mesh mesh_;
   const std::vector<TensorMove> by_name_;
   Console& console_;
-  hyperoffload::Pool pool_;
+  ho_pool* const pool_;
   ho_object_options options_{};
   std::vector<ObjectTensor> tensors_;
-  Saved saved_;  // ends before its pool
+  Saved saved_;
 };
 
 void print(Console& console, const Arguments& args, const Saved& saved) {
@@ -308,7 +277,7 @@ void print(Console& console, const Arguments& args, const Saved& saved) {
   }
   const double seconds = std::chrono::duration<double>(saved.took).count();
   const auto file_of = [&](const Rank& rank) {
-    return (fs::path(args.out) / ("rank-" + std::to_string(rank.number) + ".safetensors")).string();
+    return args.out + (args.out.back() == '/' ? "" : "/") + file_name(rank.number);
   };
   if (console.json()) {
     JsonWriter json;
@@ -347,39 +316,17 @@ void print(Console& console, const Arguments& args, const Saved& saved) {
   console.print(facts.text(console.format()) + table.text(console.format()));
 }
 
-int complain(Console& console, const Arguments& args, const Error& error) {
-  switch (error.code()) {
-    case Errc::kNotFound:
-    case Errc::kCorrupt:
-    case Errc::kUnsupported:
-      if (console.json()) {
-        JsonWriter json;
-        json.begin_object().field("object", args.name).field("error", error.message()).end();
-        console.print(std::move(json).text());
-      }
-      return console.complain(error, kExitNo);
-    case Errc::kUnavailable:
-    case Errc::kDeadline: return console.complain(error, kExitPoolFailed);
-    default: return console.refuse(error);
+/// @param otherwise  how it ends where the answer is not "no".
+int complain(Console& console, const Arguments& args, const Error& error, Exit otherwise) {
+  const bool misspelt = error.code() == Errc::kInvalidArgument;
+  const bool no = error.code() == Errc::kNotFound || error.code() == Errc::kCorrupt ||
+                  error.code() == Errc::kUnsupported;
+  if (no && console.json()) {
+    JsonWriter json;
+    json.begin_object().field("object", args.name).field("error", error.message()).end();
+    console.print(std::move(json).text());
   }
-}
-
-/// Leaves nothing where it fails.
-Result<Saved> save(const Arguments& args, layout::Mesh mesh, std::vector<TensorMove> by_name,
-                   const std::string& secret, Console& console) {
-  auto folder = NewFolder::create(args.out);
-  if (!folder) return folder.error();
-  try {
-    Save save(args, std::move(mesh), std::move(by_name), secret, console);
-    auto saved = save.run(*folder);
-    if (!saved) return saved;
-    if (const auto ok = folder->keep(); !ok) return ok.error();
-    return saved;
-  } catch (const Interrupted&) {
-    return Error(Errc::kCanceled, "interrupted");
-  } catch (const hyperoffload::Error& error) {
-    return Error(static_cast<Errc>(error.status()), ho_last_error());
-  }
+  return console.complain(error, no ? kExitNo : misspelt ? kExitBadInput : otherwise);
 }
 
 int run(Console& console, const Arguments& args) {
@@ -398,12 +345,25 @@ int run(Console& console, const Arguments& args) {
     secret = std::move(*read);
     if (!secret.empty() && secret.back() == '\n') secret.pop_back();
   }
-  catch_stop_signals();
-  const auto saved = save(args, std::move(*mesh), std::move(by_name), secret, console);
-  if (stop_flag().load() && !saved) return kExitInterrupted;
-  if (!saved) return complain(console, args, saved.error());
-  print(console, args, *saved);
-  return kExitDone;
+  auto folder = NewFolder::create(args.out);
+  if (!folder) return console.refuse(folder.error());
+  std::optional<hyperoffload::Pool> pool;
+  try {
+    pool.emplace(hyperoffload::Pool::Options{
+        .pool = args.pool, .name = "hyperoffload objects save", .tls = args.tls});
+  } catch (const hyperoffload::Error& error) {
+    return complain_about_pool(console, error_of(error));
+  }
+  try {
+    const auto saved =
+        Save(args, std::move(*mesh), std::move(by_name), secret, console, pool->get()).run(*folder);
+    if (!saved) return complain(console, args, saved.error(), kExitBadInput);
+    if (const auto ok = folder->keep(); !ok) return console.refuse(ok.error());
+    print(console, args, *saved);
+    return kExitDone;
+  } catch (const hyperoffload::Error& error) {
+    return complain(console, args, error_of(error), kExitPoolFailed);
+  }
 }
 
 }  // namespace
@@ -439,9 +399,9 @@ void add_objects_save(Program& program, CLI::App& objects, const PoolOptions& de
   add_pool_options(command, *args);
   set_manual(
       command,
-      {"Files are in the format safetensors. Bytes are fetched right into them with one-sided gets "
-       "and compared with the publisher's checksums. The folder appears when all is on the disk, "
-       "and not before. Where the publisher makes versions faster than they are read, it must keep "
+      {"Files are in the format safetensors. Bytes are fetched with one-sided gets and compared "
+       "with the publisher's checksums. The folder appears when all its files are written, and "
+       "not before. Where the publisher makes versions faster than they are read, it must keep "
        "more of them. --timeout is how long to wait for a version.",
        {"hyperoffload objects save policy --out policy-of-today",
         "hyperoffload objects save policy --mesh 2x4:dp,tp --out policy-2x4 \\\n"
