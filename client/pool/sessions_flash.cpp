@@ -95,15 +95,13 @@ Result<void> Sessions::free_flash(NodeIndex node, std::uint64_t extent) {
     // The daemon that follows resumed the session without this extent, or is yet to.
     const auto control = await_control(there);
     const auto opened = control->flash_open(there.session, *known, clock_.now() + kControlTimeout);
-    if (!opened && opened.error().code() == Errc::kNotFound) {
+    if (!opened) {
+      freed = without_session(there, opened.error());
+      if (freed.error().code() != Errc::kNotFound) continue;
       if (cut_off) return {};
       break;
     }
-    if (!opened) {
-      freed = opened.error();
-    } else {
-      freed = control->flash_free(there.session, extent, clock_.now() + kControlTimeout);
-    }
+    freed = control->flash_free(there.session, extent, clock_.now() + kControlTimeout);
   }
   if (freed) return freed;
   // A free may wait for other sessions' transfers, so one that is late does not make a node silent.
