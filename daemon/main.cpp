@@ -109,6 +109,7 @@ void wait_before_end(const ho::Clock& clock, ho::TimePoint alive) {
 }
 
 int run(ho::cli::Console& console, const std::string& file, Mode mode) {
+  if (mode != Mode::kCheckConfig) hold_signals();  // a check may be ended at any time
   auto config = ho::read_daemon_config(file);
   if (!config) return console.refuse(config.error());
   if (mode == Mode::kCheckConfig) {
@@ -129,7 +130,6 @@ int run(ho::cli::Console& console, const std::string& file, Mode mode) {
     console.print(console.json() ? json.text() : words);
     return ho::cli::kExitDone;
   }
-  hold_signals();
   ho::set_log_level(config->log_level);
   // NOLINTNEXTLINE(concurrency-mt-unsafe): no other thread runs yet
   if (ho::daemon::stderr_is_journal(std::getenv("JOURNAL_STREAM"))) {

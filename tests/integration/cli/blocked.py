@@ -8,6 +8,7 @@ import tempfile
 import time
 
 PATIENCE_S = 60
+TRIES = 4
 
 
 def full_pipe():
@@ -29,14 +30,24 @@ def wait_until_blocked(process):
 
 
 def interrupt(line, unread, environment):
-    """Starts a command and sends SIGINT once it is blocked. @param unread  the streams, "stdout" or "stderr", that are a full
-    pipe without a reader. @return its exit code (-9: it went on), what it wrote to stdout or the pipe, and to stderr."""
+    """Starts a command and sends SIGINT once it is blocked; again where it ended by itself before, as at a pool that gives no
+    answer within its time. @param unread  the streams, "stdout" or "stderr", that are a full pipe without a reader.
+    @return its exit code (-9: it went on), what it wrote to stdout or the pipe, and to stderr."""
+    for _ in range(TRIES):
+        in_time, *found = try_to_interrupt(line, unread, environment)
+        if in_time:
+            break
+    return found
+
+
+def try_to_interrupt(line, unread, environment):
     back, front = full_pipe()
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         streams = {"stdout": out, "stderr": err, **dict.fromkeys(unread, front)}
         process = subprocess.Popen(line, stdin=subprocess.DEVNULL, env=environment, **streams)
         os.close(front)
         wait_until_blocked(process)
+        in_time = process.poll() is None
         process.send_signal(signal.SIGINT)
         try:
             process.wait(timeout=PATIENCE_S)
@@ -47,4 +58,4 @@ def interrupt(line, unread, environment):
             said = pipe.read().strip(b".")
         for stream in (out, err):
             stream.seek(0)
-        return process.returncode, (said + out.read()).decode(), err.read().decode()
+        return in_time, process.returncode, (said + out.read()).decode(), err.read().decode()
