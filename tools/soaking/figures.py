@@ -59,7 +59,7 @@ def find_growth(summary):
             for one in summary if one["processes"] == 1 and one["judged_values"] >= JUDGED_FROM
             for what, most in GROWTH_MAX.items()
             for value, error in ((one[f"{what}_per_hour_quiet"], one[f"{what}_per_hour_quiet_error"]),)
-            if value - 3 * error > most]
+            if value is not None and value - 3 * error > most]
 
 
 class Samples:

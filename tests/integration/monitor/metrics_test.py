@@ -52,6 +52,10 @@ class Metrics(unittest.TestCase):
             self.assertEqual(now['hyperoffload_tier_capacity_bytes{tier="ddr"}'], node["ddr_capacity_bytes"])
             self.assertEqual(now['hyperoffload_tier_used_bytes{tier="ddr"}'], node["ddr_granted_bytes"])
             self.assertGreater(node["ddr_granted_bytes"], 0)
+            self.assertEqual(now["hyperoffload_grants_total"], 2)
+            self.assertEqual(now["hyperoffload_granted_bytes_total"], node["ddr_granted_bytes"])
+            self.assertEqual(now['hyperoffload_segments{state="live"}'], node["ddr_granted_bytes"] / (2 * MIB))
+            self.assertEqual([now[f'hyperoffload_queue_requests{{queue="{queue}"}}'] for queue in ("data", "flash")], [0, 0])
             (path,) = node["flash"]
             self.assertEqual(now['hyperoffload_tier_used_bytes{tier="flash"}'],
                              path["capacity_bytes"] - path["free_bytes"])
