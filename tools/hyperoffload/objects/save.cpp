@@ -59,7 +59,7 @@ struct Rank {
 struct Saved {
   std::uint64_t version = 0;
   std::vector<Rank> ranks;
-  Duration took{};
+  Duration took{};  ///< all reads, without the files
 };
 
 std::string file_name(std::uint32_t rank) {
@@ -187,17 +187,17 @@ class Save {
     for (Rank& rank : saved_.ranks) {
       static_cast<void>(rank.reader->acquire(saved_.version, timeout, saved_.version));
     }
-    const TimePoint begun = SteadyClock().now();
     for (Rank& rank : saved_.ranks) {
       console_.progress("reading rank " + std::to_string(rank.number) + " of " +
                         std::to_string(saved_.ranks.size()));
+      const TimePoint begun = SteadyClock().now();
       rank.reader->read();
+      saved_.took += SteadyClock().now() - begun;
       rank.fetched_bytes = fetched_bytes_of(*rank.reader);
       rank.reader.reset();
       if (auto ok = rank.file->write(); !ok) return ok.error();
       rank.file.reset();
     }
-    saved_.took = SteadyClock().now() - begun;
     return std::move(saved_);
   }
 
