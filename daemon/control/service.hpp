@@ -151,6 +151,7 @@ class Service {
   [[nodiscard]] std::vector<SessionInfo> session_infos(const PeerInfo* viewer = nullptr) const;
   [[nodiscard]] const NodeFacts& facts() const { return facts_; }
   [[nodiscard]] const Activity& activity() const { return activity_; }
+  /// As Staging::traffic().
   [[nodiscard]] const transport::Traffic& stages() const { return staging_.traffic(); }
   [[nodiscard]] Events& events() { return events_; }
 
