@@ -82,6 +82,7 @@ void Replay::begin() {
 void Replay::begin_step(std::uint32_t step) {
   step_ = step;
   position_ = 0;
+  if (step > 0) gate_ns_ += period_ns_;
   prepare_step(step + 1);
   StepRecord& record = *steps_[step];
   record.start_ns = now_ns_;
@@ -116,7 +117,7 @@ void Replay::end_step() {
   if (last) {
     computing_ = false;
     if (end_ == RunEnd::kSimulated) drop_reads();
-  } else if (step_ == 0 && now_ns_ < gate_ns_) {
+  } else if (now_ns_ < gate_ns_) {
     at_gate_ = true;
   } else {
     begin_step(step_ + 1);
@@ -311,7 +312,8 @@ void Replay::settle(std::uint64_t now_ns) {
   now_ns_ = now_ns;
   if (at_gate_ && now_ns_ >= gate_ns_) {
     at_gate_ = false;
-    begin_step(1);
+    chain_free_ns_ = now_ns_;  // it was not waiting for transfers
+    begin_step(step_ + 1);
   }
   do {
     submit_ready();

@@ -74,12 +74,16 @@ class Replay {
   /// Idle channels take their next transfer. Last of all, so that the order of a list decides ties.
   void start_transfers();
   /// The next event that is not a transfer's; kNever if there is none.
-  /// Its first step has ended, and no other may begin yet.
+  /// A step has ended, and the next one may not begin yet.
   [[nodiscard]] bool at_gate() const { return at_gate_; }
   [[nodiscard]] std::uint64_t next_ns() const { return at_gate_ ? gate_ns_ : op_end_ns_; }
 
-  /// The second step does not begin before this time; without a gate it begins at once.
-  void set_gate(std::uint64_t at_ns) { gate_ns_ = at_ns; }
+  /// The second step does not begin before this time, and each further one not before a multiple of
+  /// `period_ns` later. Steps that are late begin at once.
+  void set_gate(std::uint64_t at_ns, std::uint64_t period_ns = 0) {
+    gate_ns_ = at_ns;
+    period_ns_ = period_ns;
+  }
   /// No further step begins.
   void stop() { stopped_ = true; }
 
@@ -145,7 +149,8 @@ class Replay {
 
   std::uint64_t now_ns_ = 0;
   std::uint64_t gate_ns_ = 0;
-  bool at_gate_ = false;  ///< its first step has ended
+  std::uint64_t period_ns_ = 0;
+  bool at_gate_ = false;  ///< a step has ended, and the next one may not begin yet
   bool stopped_ = false;
   std::uint32_t step_ = 0;
   std::uint32_t position_ = 0;

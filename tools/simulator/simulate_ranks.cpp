@@ -70,7 +70,7 @@ class Together {
     if (!open_ && all([](const detail::Replay& rank) { return rank.steps_done() > 0; })) {
       open_ = true;
       for (std::size_t k = 0; k < ranks_.size(); ++k) {
-        ranks_[k]->set_gate(now_ns + runs_[k].start_ns);
+        ranks_[k]->set_gate(now_ns + runs_[k].start_ns, runs_[k].period_ns);
       }
     }
     for (const auto& rank : ranks_) {
@@ -117,10 +117,10 @@ Result<void> check_ranks(const Hardware& hardware, std::size_t ranks) {
 Result<std::vector<RankSimulation>> simulate_ranks(const std::vector<RankRun>& runs,
                                                    const Hardware& hardware) {
   if (auto checked = check_ranks(hardware, runs.size()); !checked) return checked.error();
-  constexpr std::uint64_t kStartNsMax = 1ULL << 56U;
+  constexpr std::uint64_t kTimeNsMax = 1ULL << 54U;  // so that no sum of them wraps around
   for (const RankRun& run : runs) {
-    if (run.start_ns <= kStartNsMax) continue;
-    return Error{Errc::kInvalidArgument, "a rank starts more than 2^56 ns later"};
+    if (run.start_ns <= kTimeNsMax && run.period_ns <= kTimeNsMax) continue;
+    return Error{Errc::kInvalidArgument, "a rank's start or period is above 2^54 ns"};
   }
   auto links = detail::ChannelLinks::create(hardware);
   if (!links) return links.error();

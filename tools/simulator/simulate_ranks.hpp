@@ -15,6 +15,7 @@ namespace ho::analyzer {
 struct RankRun {
   const schedule::Schedule* schedule = nullptr;  ///< outlives the call
   std::uint64_t start_ns = 0;                    ///< how much later its second step begins
+  std::uint64_t period_ns = 0;  ///< from then on its steps begin so far apart, unless they are late
 };
 
 /// What a rank moves over a shared link in one step.
@@ -49,11 +50,12 @@ inline constexpr std::uint32_t kMeasuredSteps = 8;
 ///
 /// All ranks begin their first step, which fills the device, together. Once the last one has ended
 /// it, each begins its second step start_ns later. From then on they do not wait for one another. A
-/// rank whose steps are shorter runs more of them, at most 256.
+/// rank whose steps are shorter runs more of them, at most 256. A rank that waits for its period
+/// does not stall.
 ///
 /// One rank whose period is steady gets the times of simulate(), up to rounding where it crosses a
 /// shared link. Deterministic. Cost: that of simulate() per rank, times the number of ranks.
-/// @return kInvalidArgument as simulate() and check_ranks() do.
+/// @return kInvalidArgument as simulate() and check_ranks() do, and for times above 2^54 ns.
 [[nodiscard]] Result<std::vector<RankSimulation>> simulate_ranks(const std::vector<RankRun>& ranks,
                                                                  const Hardware& hardware);
 

@@ -72,7 +72,9 @@ class Planner {
 Result<const schedule::Schedule*> Planner::plan(std::size_t rank, const Shares& shares) {
   const Hardware own = for_one(hardware_, rank, shares);
   const auto same = [&](const auto& made) {
-    return made->task == tasks_[rank] && made->hardware == own;
+    return made->task.graph == tasks_[rank].graph &&
+           made->task.device_budget_bytes == tasks_[rank].device_budget_bytes &&
+           made->hardware == own;
   };
   auto found = std::find_if(made_.begin(), made_.end(), same);
   if (found == made_.end()) {
@@ -108,7 +110,9 @@ Result<RanksTimes> Planner::simulate_all(const std::vector<Choice>& choices) {
   ++simulations_;
   std::vector<RankRun> runs;
   runs.reserve(choices.size());
-  for (const Choice& choice : choices) runs.push_back({choice.plan, choice.start_ns});
+  for (std::size_t k = 0; k < choices.size(); ++k) {
+    runs.push_back({choices[k].plan, choices[k].start_ns, tasks_[k].period_ns});
+  }
   auto ranks = simulate_ranks(runs, hardware_);
   if (!ranks) return ranks.error();
   RanksTimes out;
@@ -159,7 +163,9 @@ Shares Planner::left_by_others(std::size_t rank) const {
     for (std::size_t k = 0; k < tasks_.size(); ++k) {
       if (k == rank) continue;
       const RankSimulation& other = times_.ranks[k];
-      const double per_s = 1e9 / static_cast<double>(std::max<std::uint64_t>(other.step_ns, 1));
+      const std::uint64_t apart_ns =
+          std::max({other.step_ns, tasks_[k].period_ns, std::uint64_t{1}});
+      const double per_s = 1e9 / static_cast<double>(apart_ns);
       read += static_cast<double>(other.links[l].read_bytes) * per_s;
       write += static_cast<double>(other.links[l].write_bytes) * per_s;
     }
@@ -182,7 +188,7 @@ Result<void> Planner::seed(const std::vector<Choice>& choices) {
   if (options_.starts == Starts::kTogether) return {};
   std::vector<Choice> later = choices;
   for (std::size_t k = 0; k < later.size(); ++k) {
-    later[k].start_ns = times_.step_ns / later.size() * k;
+    later[k].start_ns = std::max(times_.step_ns, tasks_[k].period_ns) / later.size() * k;
   }
   return consider(later);
 }
@@ -202,7 +208,7 @@ Result<void> Planner::turn(std::size_t rank) {
     if (auto done = consider(with); !done) return done;
   }
   if (options_.starts == Starts::kTogether) return {};
-  const std::uint64_t period_ns = times_.ranks[rank].step_ns;
+  const std::uint64_t period_ns = std::max(times_.ranks[rank].step_ns, tasks_[rank].period_ns);
   for (std::uint64_t i = 0; i < kStarts; ++i) {
     std::vector<Choice> with = best_;
     with[rank].start_ns = period_ns / kStarts * i;

@@ -19,8 +19,7 @@ namespace ho::analyzer {
 struct RankTask {
   const Graph* graph = nullptr;  ///< outlives the call; ranks with the same step name the same one
   std::uint64_t device_budget_bytes = 0;
-
-  bool operator==(const RankTask&) const = default;
+  std::uint64_t period_ns = 0;  ///< its steps begin so far apart; 0: one after the other
 };
 
 /// The times of all ranks together, by simulate_ranks().
