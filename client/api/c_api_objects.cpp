@@ -244,6 +244,7 @@ ho_status ho_subscriber_open(ho_pool* pool, const ho_object_options* options,
     known.secret = std::move(read->secret);
     known.mesh = std::move(read->mesh);
     known.rank = read->options.rank;
+    known.link_bytes_per_s = read->options.link_bytes_per_s;
     for (Tensor& one : *list) {
       ho::client::WantedTensor wanted;
       wanted.name = std::move(one.tensor.name);

@@ -5,11 +5,14 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "client/pool/pool.hpp"
 #include "client/transfer/engine.hpp"
+#include "client/transfer/pace.hpp"
+#include "common/base/clock.hpp"
 #include "common/base/result.hpp"
 
 namespace ho::client {
@@ -48,10 +51,13 @@ class RegisteredTensors {
   std::vector<LocalHandles> own_;
 };
 
-/// Bulk transfers of one thread, so many at a time; all have ended when it is destroyed.
+/// Bulk transfers of one thread, several at a time; all have ended when it is destroyed.
 class TransferWindow {
  public:
-  explicit TransferWindow(Engine& engine) : engine_(engine) {}
+  /// @param bytes_per_s  start() waits so that together they keep to this rate; 0: it never waits
+  explicit TransferWindow(Engine& engine, std::uint64_t bytes_per_s = 0) : engine_(engine) {
+    if (bytes_per_s > 0) pace_.emplace(static_cast<double>(bytes_per_s));
+  }
   TransferWindow(const TransferWindow&) = delete;
   TransferWindow& operator=(const TransferWindow&) = delete;
   ~TransferWindow() {
@@ -69,6 +75,10 @@ class TransferWindow {
     transfer.bytes = bytes;
     transfer.local = local;
     transfer.urgency = Urgency::kBulk;  // the step of a plan that runs beside it comes first
+    if (pace_) {
+      std::this_thread::sleep_until(pace_->due(bytes, clock_.now()));
+      pace_->take(bytes, clock_.now());
+    }
     const auto ticket = engine_.start(transfer);
     if (!ticket) return ticket.error();
     tickets_.push_back(*ticket);
@@ -84,6 +94,8 @@ class TransferWindow {
 
  private:
   Engine& engine_;
+  SteadyClock clock_;
+  std::optional<Pace> pace_;
   std::deque<std::uint64_t> tickets_;
 };
 

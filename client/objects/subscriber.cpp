@@ -280,7 +280,7 @@ Result<void> Subscriber::prepare_bounce() {
 Result<void> Subscriber::read() {
   if (held_.empty()) return Error(Errc::kConflict, "no version is open");
   std::deque<Fetch> fetches;
-  TransferWindow window(pool_.engine());
+  TransferWindow window(pool_.engine(), options_.link_bytes_per_s);
   std::size_t number = 0;
   const auto settle = [&]() -> Result<void> {
     auto moved = window.wait_first();

@@ -35,7 +35,8 @@ class Subscriber {
     std::string mesh;
     std::uint32_t rank = 0;
     std::vector<WantedTensor> tensors;
-    std::vector<ObjectMemory> memory;  ///< this rank's tiles, parallel to tensors
+    std::vector<ObjectMemory> memory;    ///< this rank's tiles, parallel to tensors
+    std::uint64_t link_bytes_per_s = 0;  ///< limit of read(); 0: none
   };
   /// @return kInvalidArgument: the mesh cannot be read.
   [[nodiscard]] static Result<std::unique_ptr<Subscriber>> create(Pool& pool,

@@ -56,6 +56,9 @@ typedef struct ho_object_options {
      others. 0: drawn by the library, only for a mesh of one rank. */
   uint64_t run;
   uint32_t versions; /* publishers: versions kept, each in its own memory; 0: 2; at most 1024 */
+  /* Readers: ho_object_read is held to this rate, so that it leaves the links to steps of other
+     jobs; 0: no limit. `hyperoffload analyze-programs` finds it. */
+  uint64_t link_bytes_per_s;
 } ho_object_options;
 
 /* A tensor, as this rank has it. The library copies all of it except `data`. */

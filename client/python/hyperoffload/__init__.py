@@ -95,14 +95,15 @@ if TYPE_CHECKING:
     from ._notice import Notice
     from ._objects import Publisher, Subscriber, Tile
     from ._plan import Plan, analyze
+    from ._programs import Programs
     from ._run import Run
     from .recorder import Recorder
 
-__all__ = ["Error", "Graph", "Notice", "Plan", "Publisher", "Recorder", "Run", "Subscriber", "Tile",
+__all__ = ["Error", "Graph", "Notice", "Plan", "Programs", "Publisher", "Recorder", "Run", "Subscriber", "Tile",
            "analyze", "fit", "from_dtensor", "from_hypershard", "record"]
 
 # Loaded at their first use: connectors run where there is no PyTorch.
-_WITHOUT_TORCH = {"Notice": "._notice", "Publisher": "._objects", "Subscriber": "._objects", "Tile": "._objects",
+_WITHOUT_TORCH = {"Notice": "._notice", "Programs": "._programs", "Publisher": "._objects", "Subscriber": "._objects", "Tile": "._objects",
                   "from_dtensor": "._layouts", "from_hypershard": "._layouts"}
 _WITH_TORCH = {"Graph": "._graph", "Plan": "._plan", "Recorder": ".recorder",
                "Run": "._run", "analyze": "._plan", "fit": "._fit", "record": "._graph"}

@@ -17,7 +17,7 @@ _TYPES = {"?": "bool", "b": "int8", "B": "uint8", "c": "uint8", "h": "int16", "H
 class _Options(ctypes.Structure):
     _fields_ = [("struct_bytes", ctypes.c_size_t), ("name", ctypes.c_char_p),
                 ("secret", ctypes.c_char_p), ("mesh", ctypes.c_char_p), ("rank", ctypes.c_uint32),
-                ("run", ctypes.c_uint64), ("versions", ctypes.c_uint32)]
+                ("run", ctypes.c_uint64), ("versions", ctypes.c_uint32), ("link_bytes_per_s", ctypes.c_uint64)]
 
 
 class _Tensor(ctypes.Structure):
@@ -84,7 +84,7 @@ def _take(name, value):
 
 
 class _Object:
-    def __init__(self, pool, name, tensors, mesh, rank, secret, run, versions):
+    def __init__(self, pool, name, tensors, mesh, rank, secret, run=0, versions=0, link=0):
         self._lib = _library.library()
         _declare(self._lib)
         self._keep, self._tensors = [], []
@@ -102,7 +102,7 @@ class _Object:
         self._pool = _library.Pool(pool, name) if self._own else pool
         self._handle = ctypes.c_void_p()
         options = _Options(ctypes.sizeof(_Options), name.encode(), secret.encode(), mesh.encode(),
-                           rank, run, versions)
+                           rank, run, versions, link)
         array = (_Tensor * max(len(records), 1))(*records)
         try:
             _library._check(getattr(self._lib, self._OPEN)(
@@ -161,13 +161,15 @@ class Publisher(_Object):
 
 
 class Subscriber(_Object):
-    """One rank that reads an object into tensors of its own, under layouts of its own."""
+    """One rank that reads an object into tensors of its own, under layouts of its own.
+
+    `link`: read() takes at most so many bytes per second; 0: no limit."""
 
     _OPEN, _CLOSE = "ho_subscriber_open", "ho_subscriber_close"
 
     def __init__(self, pool: str, name: str, tensors: Mapping[str, Any], *, mesh: str = "", rank: int = 0,
-                 secret: str = "") -> None:
-        super().__init__(pool, name, tensors, mesh, rank, secret, 0, 0)
+                 secret: str = "", link: int = 0) -> None:
+        super().__init__(pool, name, tensors, mesh, rank, secret, link=link)
 
     def acquire(self, least: int = 0, timeout: float = 0.0, most: int = _U64_MAX) -> int:
         """Opens the newest complete version between two, waiting `timeout` seconds for one. Returns its

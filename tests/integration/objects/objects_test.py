@@ -169,6 +169,19 @@ def moves(pool):
         writer.publish(2)
 
 
+def held_to_a_rate(pool):
+    """A reader takes as long as its rate says, and reads the same bytes."""
+    sent, got = bytearray(os.urandom(8 << 20)), bytearray(8 << 20)
+    with hyperoffload.Publisher(pool, "slow", {"x": sent}) as writer, \
+            hyperoffload.Subscriber(pool, "slow", {"x": got}, link=16 << 20) as reader:
+        writer.publish(1)
+        assert reader.acquire() == 1
+        begin = time.monotonic()
+        reader.read()
+        assert time.monotonic() - begin > 0.4  # 8 MiB at 16 MiB/s take 0.5 s
+        assert got == sent
+
+
 class Mesh:
     """The attributes of torch's DeviceMesh that are read."""
 
@@ -249,6 +262,7 @@ lease_ms: 600000
         imports()
         refused(address)
         moves(address)
+        held_to_a_rate(address)
         programs(address)
     finally:
         process.kill()
