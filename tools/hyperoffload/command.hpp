@@ -14,6 +14,7 @@ namespace ho::cli {
 // Each function adds one command and is in a file of its own. common/cli defines what commands
 // print and how they end.
 void add_analyze_ranks(Program& program);
+void add_analyze_programs(Program& program);
 void add_verify(Program& program);
 void add_simulate(Program& program);
 void add_explain(Program& program);

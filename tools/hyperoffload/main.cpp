@@ -26,6 +26,7 @@ int main(int argc, char** argv) {
   pool.tls = environment("HYPEROFFLOAD_TLS", "");
   ho::cli::add_analyze(program, pool);
   ho::cli::add_analyze_ranks(program);
+  ho::cli::add_analyze_programs(program);
   ho::cli::add_verify(program);
   ho::cli::add_simulate(program);
   ho::cli::add_explain(program);

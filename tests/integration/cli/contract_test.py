@@ -22,9 +22,10 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
 import needs
 from blocked import interrupt
+from inputs import node, training_graph
 
 PROGRAMS = {name: os.path.abspath(sys.argv.pop(1)) for name in ("hyperoffload", "hyperoffloadd", "hyperoffload-gpt", "hyperoffload-compare")}
-COLUMNS, LAYERS = 80, 6
+COLUMNS = 80
 CORPUS = pathlib.Path(__file__).resolve().parents[2] / "fuzz"
 
 
@@ -53,6 +54,8 @@ ROWS = {
                                 tight="{graph} --hardware {hardware} --out {new} --device-memory 1MiB"),
     "hyperoffload analyze-ranks": Row("{graph} --ranks 2 --hardware {hardware} --out {folder}/plans",
                                       tight="{graph} --ranks 2 --hardware {hardware} --out {new} --device-memory 1MiB"),
+    "hyperoffload analyze-programs": Row("{programs} --hardware {hardware} --out {folder}/plans",
+                                         tight="{tight_programs} --hardware {hardware} --out {new}"),
     "hyperoffload verify": Row("{plan}"),
     "hyperoffload simulate": Row("{plan}"),
     "hyperoffload explain": Row("{plan}"),
@@ -126,21 +129,6 @@ class New:
         return f"{self.folder}/new-{self.count}"
 
 
-def graph():
-    storages = [{"id": i, "name": f"a{i}", "bytes": str(1 << 20), "kind": "ACTIVATION"} for i in range(LAYERS)]
-    ops = [{"id": i, "name": f"f{i}", "durationNs": "100000", "reads": [i - 1] if i else [], "writes": [i]}
-           for i in range(LAYERS)]
-    ops += [{"id": LAYERS + i, "name": f"b{i}", "durationNs": "100000", "reads": [LAYERS - 1 - i]} for i in range(LAYERS)]
-    return {"version": 1, "name": "layers", "storages": storages, "ops": ops}
-
-
-LINK = {"bytesPerS": "10000000000", "latencyNs": "5000"}
-HARDWARE = {"name": "test", "deviceBytes": str(4 << 20),
-            "localDdr": {"capacityBytes": str(1 << 30), "read": LINK, "write": LINK},
-            "links": [{"name": "root", "readBytesPerS": "10000000000", "writeBytesPerS": "10000000000"}],
-            "paths": [{"localDdr": ["root"]}]}
-
-
 def commands_of(words):
     """All commands below one, as its help pages name them."""
     text = run(words, "--help").stdout
@@ -180,13 +168,15 @@ class Contract(unittest.TestCase):
         folder = tempfile.TemporaryDirectory(prefix="ho-contract-", dir="/var/tmp")  # /tmp may be memory, without direct I/O
         cls.addClassCleanup(folder.cleanup)
         cls.folder = pathlib.Path(folder.name)
-        cls.known = {name: str(cls.folder / name) for name in ("graph", "hardware", "plan", "trace", "csv", "config")}
-        cls.known["graph"] += ".json"
+        cls.known = {name: str(cls.folder / name) for name in ("graph", "hardware", "plan", "trace", "csv", "config", "programs", "tight_programs")}
+        for name, suffix in (("graph", ".json"), ("hardware", ".json"), ("programs", ".textproto"), ("tight_programs", ".textproto")):
+            cls.known[name] += suffix
         cls.known.update(folder=folder.name, pool=f"unix:{folder.name}/control.sock")
         cls.known["new"], cls.known["ca"] = New(cls.folder), str(cls.folder / "ca")
-        pathlib.Path(cls.known["graph"]).write_text(json.dumps(graph()))
-        cls.known["hardware"] += ".json"
-        pathlib.Path(cls.known["hardware"]).write_text(json.dumps(HARDWARE))
+        pathlib.Path(cls.known["graph"]).write_text(json.dumps(training_graph("layers", 6, 100_000, 1 << 20)))
+        pathlib.Path(cls.known["hardware"]).write_text(json.dumps(node(10**10, 10**10, deviceBytes=str(4 << 20))))
+        for name, memory in (("programs", "60%"), ("tight_programs", "1MiB")):
+            pathlib.Path(cls.known[name]).write_text(f'programs {{ name: "p" mesh: "2:x" graph: "graph.json" device_memory: "{memory}" }}')
         pathlib.Path(cls.known["csv"]).write_text("id,lower,upper,size\na,0,2,8\nb,1,3,8\n")
         pathlib.Path(cls.known["trace"]).write_bytes((CORPUS / "importers/corpus/chakra/stg").read_bytes())
         pathlib.Path(cls.known["config"]).write_text(

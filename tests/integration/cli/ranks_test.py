@@ -10,19 +10,9 @@ import sys
 import tempfile
 import unittest
 
+from inputs import link, node, training_graph
+
 PROGRAM = os.path.abspath(sys.argv.pop(1))
-LINK = {"bytesPerS": "20000000000", "latencyNs": "5000"}
-
-
-def training_graph(name, layers, op_ns):
-    """Activations that wait for their backward op."""
-    storages = [{"id": i, "name": f"a{i}", "bytes": str(4 << 20), "kind": "ACTIVATION"} for i in range(layers)]
-    ops = [{"id": i, "name": f"f{i}", "durationNs": str(op_ns), "reads": [i - 1] if i else [], "writes": [i]}
-           for i in range(layers)]
-    ops += [{"id": layers + i, "name": f"b{i}", "durationNs": str(op_ns), "reads": [layers - 1 - i]}
-            for i in range(layers)]
-    return {"version": 1, "name": name, "storages": storages, "ops": ops}
-
 
 class Ranks(unittest.TestCase):
     def setUp(self):
@@ -39,11 +29,8 @@ class Ranks(unittest.TestCase):
             json.dump(value, file)
         return self.path(name)
 
-    def hardware(self, bytes_per_s, paths=({"localDdr": ["root"]},), **more):
-        return self.write("hw.json", {
-            "name": "node", "localDdr": {"capacityBytes": str(1 << 30), "read": LINK, "write": LINK},
-            "links": [{"name": "root", "readBytesPerS": str(bytes_per_s), "writeBytesPerS": str(bytes_per_s)}],
-            "paths": list(paths), **more})
+    def hardware(self, bytes_per_s, **more):
+        return self.write("hw.json", node(20_000_000_000, bytes_per_s, **more))
 
     def run_program(self, *words):
         return subprocess.run([PROGRAM, *words], capture_output=True, text=True, check=False)
@@ -107,7 +94,7 @@ class Ranks(unittest.TestCase):
         refused(2, "paths of 2 ranks", self.graph, "--ranks", "3", "--hardware", two, *memory)
         typo = self.hardware(1, paths=[{"localDdr": ["rout"]}])
         refused(2, 'there is no link "rout"', self.graph, "--ranks", "2", "--hardware", typo, *memory)
-        bare = self.write("bare.json", {"name": "bare", "localDdr": {"read": LINK, "write": LINK}})
+        bare = self.write("bare.json", {"name": "bare", "localDdr": {"read": link(1), "write": link(1)}})
         refused(2, "no links", self.graph, "--ranks", "2", "--hardware", bare, *memory)
 
 

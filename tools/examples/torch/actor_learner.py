@@ -1,13 +1,18 @@
 """Learner and actors as programs of their own: the learner trains a small GPT on several ranks and publishes its
 weights every few steps; the actors, on another number of ranks, read the newest ones and write text with them.
 
-Usage: actor_learner.py --pool ADDRESS [--learners 2] [--actors 3] [--versions 5] [--text FILE]
+Usage: actor_learner.py --pool ADDRESS [--learners 2] [--actors 3] [--versions 5] [--plan FOLDER] [--text FILE]
+       actor_learner.py --describe FOLDER [--learners 2] [--actors 3]
 
 Each learner rank publishes the rows of each weight that it would own in a sharded optimizer, so all their links
 share the work; each actor reads all rows. Every version's checksum is printed by both sides and compared.
+
+--describe writes programs.textproto and tensors.json, from which `hyperoffload analyze-programs` finds how fast
+actors must read to use no version older than two seconds; --plan takes its folder.
 """
 
 import argparse
+import json
 import os
 import pathlib
 import subprocess
@@ -44,6 +49,37 @@ def rows_of(tensor, rank, ranks):
     return hyperoffload.Tile(tensor[begin:end], layout, tensor.shape)
 
 
+def describe(arguments):
+    """Learners are the first ranks, actors those after them: a rank of the supernode is of one program."""
+    layouts = {name: rows_of(value.data, 0, 1).layout for name, value in make_model().named_parameters()}
+    tensors = [{"name": name, "shape": list(value.shape), "elementBytes": value.element_size(), "from": layouts[name],
+                "to": ";".join("-" * value.dim())} for name, value in make_model().named_parameters()]
+    learners, actors = arguments.learners, arguments.actors
+    arguments.describe.mkdir(parents=True, exist_ok=True)
+    (arguments.describe / "tensors.json").write_text(json.dumps({"tensors": tensors}))
+    (arguments.describe / "programs.textproto").write_text(f'''
+programs {{ name: "learner" mesh: "{learners}:dp" period: "100ms" }}
+programs {{ name: "actor" mesh: "{actors}:dp@{learners}-{learners + actors - 1}" period: "50ms" }}
+objects {{ name: "policy" from: "learner" to: "actor" tensors: "tensors.json" every: 3 versions: 3 largest_staleness: "2s" }}
+''')
+
+
+def open_publisher(arguments, weights, run):
+    if arguments.plan:
+        tiles = {name: tile.data for name, tile in weights.items()}
+        return hyperoffload.Programs(arguments.plan).publisher(arguments.pool, "policy", "learner", tiles,
+                                                               rank=arguments.rank, run=run)
+    return hyperoffload.Publisher(arguments.pool, "policy", weights, mesh=f"{arguments.learners}:dp",
+                                  rank=arguments.rank, run=run, versions=3)
+
+
+def open_subscriber(arguments, weights):
+    if arguments.plan:
+        return hyperoffload.Programs(arguments.plan).subscriber(arguments.pool, "policy", "actor", weights,
+                                                                rank=arguments.learners + arguments.rank)
+    return hyperoffload.Subscriber(arguments.pool, "policy", weights)
+
+
 def learn(arguments):
     """One rank: data-parallel training, gradients summed by torch.distributed."""
     rank, ranks = arguments.rank, arguments.learners
@@ -56,8 +92,7 @@ def learn(arguments):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     text, generator = Text(arguments.text, LENGTH), torch.Generator().manual_seed(rank)
     weights = {name: rows_of(value.data, rank, ranks) for name, value in model.named_parameters()}
-    with hyperoffload.Publisher(arguments.pool, "policy", weights, mesh=f"{ranks}:dp", rank=rank,
-                                run=run.item(), versions=3) as publisher:
+    with open_publisher(arguments, weights, run.item()) as publisher:
         for version in range(1, arguments.versions + 1):
             for _ in range(3):
                 windows = torch.randint(len(text), (4,), generator=generator).tolist()
@@ -86,7 +121,7 @@ def act(arguments):
     model = make_model()
     weights = {name: value.data for name, value in model.named_parameters()}
     version = 0
-    with hyperoffload.Subscriber(arguments.pool, "policy", weights) as subscriber:
+    with open_subscriber(arguments, weights) as subscriber:
         while version < arguments.versions:
             version = subscriber.acquire(version + 1, timeout=60)
             subscriber.read()
@@ -107,7 +142,8 @@ def main(arguments):
             return subprocess.Popen(
                 [sys.executable, __file__, "--pool", arguments.pool, "--text", str(arguments.text),
                  "--learners", str(arguments.learners), "--versions", str(arguments.versions),
-                 "--meeting", folder + "/meeting", "--as", what, "--rank", str(rank)],
+                 "--meeting", folder + "/meeting", "--as", what, "--rank", str(rank),
+                 *(["--plan", arguments.plan] if arguments.plan else [])],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
         learners = [start("learner", rank) for rank in range(arguments.learners)]
@@ -128,7 +164,10 @@ def main(arguments):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pool", required=True)
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--pool")
+    where.add_argument("--describe", type=pathlib.Path)
+    parser.add_argument("--plan")
     parser.add_argument("--learners", type=int, default=2)
     parser.add_argument("--actors", type=int, default=3)
     parser.add_argument("--versions", type=int, default=5)
@@ -138,4 +177,4 @@ if __name__ == "__main__":
     parser.add_argument("--meeting", help=argparse.SUPPRESS)
     torch.set_num_threads(1)
     given = parser.parse_args()
-    {"learner": learn, "actor": act, None: main}[given.what](given)
+    {"learner": learn, "actor": act, None: describe if given.describe else main}[given.what](given)

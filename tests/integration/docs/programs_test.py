@@ -1,0 +1,67 @@
+"""Plans the programs of client/docs/programs.md and runs its Python: two of the trainer's tiles are published on ranks of
+their own, and a sampler reads them at the planned rate.
+
+Usage: programs_test.py SOURCE CLI DAEMON LIBRARY
+"""
+import array
+import json
+import os
+import sys
+
+from one_node import Node
+from pages import blocks
+
+SOURCE, CLI, DAEMON, LIBRARY = sys.argv[1:5]
+PAGE = f"{SOURCE}/client/docs/programs.md"
+ROWS, COLUMNS = 64, 1024
+LINK = {"bytesPerS": "37000000000", "latencyNs": "3000"}
+HARDWARE = {"name": "node", "localDdr": {"capacityBytes": str(1 << 36), "read": LINK, "write": LINK},
+            "links": [{"name": "pool", "readBytesPerS": "80000000000", "writeBytesPerS": "80000000000"}],
+            "paths": [{"localDdr": ["pool"]}]}
+POLICY = {"tensors": [{"name": "up", "shape": [ROWS, COLUMNS], "elementBytes": 4, "from": "tp;-", "to": "-;tp"}]}
+
+
+def describe(node):
+    (programs,) = blocks(PAGE, "textproto")
+    for name, text in (("programs.textproto", programs), ("node.json", json.dumps(HARDWARE)), ("policy.json", json.dumps(POLICY))):
+        (node.folder / name).write_text(text)
+    node.run("hyperoffload model llama-like --phase train --layers 2 --hidden 512 --heads 8 --kv-heads 8 --vocab 500 --context 512 "
+             "--batch 1 --element-bytes 2 --device-flops 10e12 --device-bandwidth 1e12 --out step.json")
+
+
+def main():
+    os.environ["HYPEROFFLOAD_LIBRARY"] = LIBRARY
+    sys.path.insert(0, f"{SOURCE}/client/python")
+    with Node(CLI, DAEMON) as node:
+        describe(node)
+        (plan,) = blocks(PAGE)
+        print(node.run(plan))
+        os.chdir(node.folder)
+        publish, read = blocks(PAGE, "python")
+        whole = array.array("f", range(ROWS * COLUMNS))
+        opened = []
+        code = "import hyperoffload\n"
+        for rank in range(4):  # ranks 0 and 2 have the first half of the rows, 1 and 3 the second
+            begin = rank % 2 * ROWS // 2 * COLUMNS
+            mine = {"up": memoryview(whole[begin:begin + ROWS // 2 * COLUMNS]).cast("B").cast("f", (ROWS // 2, COLUMNS))}
+            names = {"pool": node.pool, "weights": mine, "rank": rank, "run": 4711, "step": 7}
+            exec(code + publish, names)  # pylint: disable=exec-used
+            opened.append(names["publisher"])
+        for rank in (4, 5):
+            tile = array.array("f", bytes(ROWS * COLUMNS // 2 * 4))
+            shaped = memoryview(tile).cast("B").cast("f", (ROWS, COLUMNS // 2))
+            names = {"pool": node.pool, "weights": {"up": shaped}, "rank": rank, "last": 6}
+            exec(code + read, names)  # pylint: disable=exec-used
+            assert names["version"] == 7
+            half = (rank - 4) * COLUMNS // 2
+            wanted = [row * COLUMNS + half + column for row in range(ROWS) for column in range(COLUMNS // 2)]
+            assert tile == array.array("f", wanted), rank
+            opened.append(names["subscriber"])
+        schedule, start_ns, link = names["programs"].schedule("trainer", 1)
+        assert node.json(f"hyperoffload verify {schedule}")["legal"] and start_ns >= 0 and link == 0
+        for one in opened:
+            one.close()
+    print("the page's programs run as planned")
+
+
+main()

@@ -1,0 +1,484 @@
+#include <algorithm>
+#include <deque>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <system_error>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "common/base/json.hpp"
+#include "common/base/units.hpp"
+#include "common/cli/layout.hpp"
+#include "common/layout/layout.hpp"
+#include "proto/files/convert.hpp"
+#include "proto/files/file.hpp"
+#include "proto/files/programs.hpp"
+#include "tools/analyzer/analyzer.hpp"
+#include "tools/analyzer/programs/plan_programs.hpp"
+#include "tools/hyperoffload/command.hpp"
+
+namespace ho::cli {
+
+namespace {
+
+struct Arguments {
+  std::string programs;
+  std::string hardware;
+  std::string out;
+};
+
+/// All that the files say.
+struct Inputs {
+  ProgramsFile file;
+  std::vector<layout::Mesh> meshes;              ///< by program
+  std::deque<Graph> graphs;                      ///< each file once
+  std::vector<std::vector<TensorMove>> tensors;  ///< by object
+  std::vector<std::string> paths;
+  analyzer::ProgramsTask task;
+};
+
+std::string in_folder(const Arguments& args, const std::string& name) {
+  return (std::filesystem::path(args.out) / name).string();
+}
+
+Error bad(const std::string& why) { return Error(Errc::kInvalidArgument, why); }
+
+Result<void> check_ranks(const Arguments& args, const Inputs& inputs) {
+  const std::size_t paths = inputs.task.hardware.paths.size();
+  std::map<std::uint32_t, std::string> program_of;
+  for (std::size_t i = 0; i < inputs.meshes.size(); ++i) {
+    const std::string& name = inputs.file.programs[i].name;
+    for (const std::uint32_t rank : inputs.meshes[i].ranks) {
+      const auto [at, is_new] = program_of.try_emplace(rank, name);
+      if (!is_new) {
+        return bad("programs " + at->second + " and " + name + " both have rank " +
+                   std::to_string(rank) + "; say which are whose, as \"4:dp@0-3\"")
+            .at(args.programs);
+      }
+      if (paths > 1 && rank >= paths) {
+        return bad("program " + name + " has rank " + std::to_string(rank) +
+                   ", and there are paths of " + std::to_string(paths) + " ranks")
+            .at(args.hardware);
+      }
+    }
+  }
+  return {};
+}
+
+Result<void> read_program(const Arguments& args, Inputs& inputs, const ProgramSpec& spec) {
+  auto mesh = layout::parse_mesh(spec.mesh);
+  if (!mesh) return mesh.error().at("mesh");
+  analyzer::ProgramTask task;
+  task.ranks = mesh->ranks;
+  task.claim = {spec.weight, spec.minimum_bytes_per_s};
+  task.period_ns = spec.period_ns;
+  inputs.meshes.push_back(*std::move(mesh));
+  if (!spec.graph.empty()) {
+    auto graph = read_graph_file(spec.graph);
+    if (!graph) return graph.error();
+    inputs.paths.push_back(spec.graph);
+    task.graph = &inputs.graphs.emplace_back(*std::move(graph));
+    const bool takes_time = std::any_of(task.graph->ops.begin(), task.graph->ops.end(),
+                                        [](const Op& op) { return op.duration_ns > 0; });
+    if (!takes_time) return bad(spec.graph + ": its ops take no time");
+    task.device_budget_bytes = inputs.task.hardware.device_bytes;
+    if (!spec.device_memory.empty()) {
+      const auto memory = parse_memory_size(spec.device_memory);
+      if (!memory)
+        return bad("device_memory \"" + spec.device_memory +
+                   "\" is neither a size such as \"28GiB\" nor a share such as \"60%\"");
+      task.device_budget_bytes = memory->of(analyzer::peak_unmanaged_bytes(*task.graph));
+    }
+    if (task.device_budget_bytes == 0) {
+      return bad("device_memory is missing, and " + args.hardware + " has no deviceBytes");
+    }
+  }
+  inputs.task.programs.push_back(std::move(task));
+  return {};
+}
+
+Result<layout::Layout> layout_of(const std::string& own, const std::string& common,
+                                 const layout::Mesh& mesh, const layout::Shape& shape) {
+  const std::string& text = own.empty() ? common : own;
+  if (!text.empty()) return layout::parse_layout(text, mesh);
+  layout::Layout whole;
+  whole.dimensions.resize(shape.size());
+  return whole;
+}
+
+/// Bytes of a tensor that each position has; of equal tiles only the first one, if `once`.
+Result<std::vector<std::uint64_t>> tiles(const TensorMove& tensor, const layout::Mesh& mesh,
+                                         const layout::Layout& layout, bool once) {
+  if (!layout.partials.empty()) return bad("a partial value cannot be published or read");
+  const auto boxes = layout::regions(mesh, layout, tensor.shape);
+  if (!boxes) return boxes.error();
+  std::set<std::vector<std::uint64_t>> seen;
+  std::vector<std::uint64_t> out;
+  for (const layout::Box& box : *boxes) {
+    std::vector<std::uint64_t> begins;
+    for (const layout::Interval& side : box.intervals()) begins.push_back(side.begin);
+    const bool counts = !box.empty() && (!once || seen.insert(std::move(begins)).second);
+    out.push_back(counts ? box.elements() * tensor.element_bytes : 0);
+  }
+  return out;
+}
+
+std::vector<analyzer::RankBytes> no_bytes(const layout::Mesh& mesh) {
+  std::vector<analyzer::RankBytes> out;
+  for (const std::uint32_t rank : mesh.ranks) out.push_back({rank, 0});
+  return out;
+}
+
+Result<void> read_object(Inputs& inputs, const ObjectSpec& spec) {
+  auto tensors = read_tensors_file(spec.tensors);
+  if (!tensors) return tensors.error();
+  inputs.paths.push_back(spec.tensors);
+  const layout::Mesh& from = inputs.meshes[spec.from];
+  const layout::Mesh& to = inputs.meshes[spec.to];
+  analyzer::ObjectEdge edge;
+  edge.object = spec.name;
+  edge.publishers = no_bytes(from);
+  edge.readers = no_bytes(to);
+  // The tensors of a model have few different shapes.
+  using Tiles = std::pair<std::vector<std::uint64_t>, std::vector<std::uint64_t>>;
+  std::map<std::tuple<layout::Shape, std::uint64_t, std::string_view, std::string_view>, Tiles>
+      known;
+  for (TensorMove& tensor : *tensors) {
+    const auto [at, is_new] =
+        known.try_emplace({tensor.shape, tensor.element_bytes, tensor.from, tensor.to});
+    if (is_new) {
+      const auto sides = [&]() -> Result<Tiles> {
+        if (auto ok = layout::check_shape(tensor.shape); !ok) return ok.error().at("shape");
+        const auto old = layout_of(tensor.from, spec.from_layout, from, tensor.shape);
+        if (!old) return old.error().at("the layout of " + inputs.file.programs[spec.from].name);
+        const auto wanted = layout_of(tensor.to, spec.to_layout, to, tensor.shape);
+        if (!wanted)
+          return wanted.error().at("the layout of " + inputs.file.programs[spec.to].name);
+        auto stored = tiles(tensor, from, *old, true);
+        if (!stored) return stored.error();
+        auto read = tiles(tensor, to, *wanted, false);
+        if (!read) return read.error();
+        return Tiles{*std::move(stored), *std::move(read)};
+      }();
+      if (!sides) return sides.error().at(spec.tensors + ": tensor \"" + tensor.name + "\"");
+      at->second = *sides;
+    }
+    for (std::size_t i = 0; i < edge.publishers.size(); ++i) {
+      edge.publishers[i].bytes += at->second.first[i];
+    }
+    for (std::size_t i = 0; i < edge.readers.size(); ++i) {
+      edge.readers[i].bytes += at->second.second[i];
+    }
+  }
+  edge.from = spec.from;
+  edge.to = spec.to;
+  edge.every = spec.every;
+  edge.versions = spec.versions;
+  edge.largest_age_ns = spec.largest_staleness_ns;
+  edge.least_bytes_per_s = spec.minimum_bytes_per_s;
+  inputs.task.edges.push_back(std::move(edge));
+  inputs.tensors.push_back(*std::move(tensors));
+  return {};
+}
+
+/// Into `inputs`, whose graphs the task points to.
+Result<void> read_all(const Arguments& args, Inputs& inputs) {
+  auto hardware = read_hardware_file(args.hardware);
+  if (!hardware) return hardware.error();
+  if (!hardware->local_ddr) return bad("no localDdr, where programs publish").at(args.hardware);
+  inputs.task.hardware = *std::move(hardware);
+  auto file = read_programs_file(args.programs);
+  if (!file) return file.error();
+  inputs.file = *std::move(file);
+  inputs.paths = {args.programs, args.hardware};
+  for (const ProgramSpec& spec : inputs.file.programs) {
+    if (auto ok = read_program(args, inputs, spec); !ok) {
+      return ok.error().at("program \"" + spec.name + "\"").at(args.programs);
+    }
+  }
+  if (auto ok = check_ranks(args, inputs); !ok) return ok;
+  for (const ObjectSpec& spec : inputs.file.objects) {
+    if (auto ok = read_object(inputs, spec); !ok) {
+      return ok.error().at("object \"" + spec.name + "\"").at(args.programs);
+    }
+  }
+  return {};
+}
+
+std::string schedule_name(const Inputs& inputs, const analyzer::ProgramRank& rank) {
+  return inputs.file.programs[rank.program].name + "-" + std::to_string(rank.rank) + ".hos";
+}
+
+void write_programs(JsonWriter& json, const Inputs& inputs, const analyzer::ProgramsPlan& plan) {
+  json.key("programs").begin_array();
+  for (std::size_t i = 0; i < inputs.file.programs.size(); ++i) {
+    const ProgramSpec& spec = inputs.file.programs[i];
+    json.begin_object().field("name", spec.name).field("mesh", spec.mesh);
+    json.field("period_ns", spec.period_ns).key("ranks").begin_array();
+    for (std::size_t k = 0; k < plan.ranks.size(); ++k) {
+      const analyzer::ProgramRank& rank = plan.ranks[k];
+      if (rank.program != i) continue;
+      json.begin_object()
+          .field("rank", rank.rank)
+          .field("schedule", schedule_name(inputs, rank))
+          .field("start_ns", rank.plan.start_ns)
+          .field("link_bytes_per_s", plan.held_bytes_per_s.empty() ? 0 : plan.held_bytes_per_s[k])
+          .field("step_ns", rank.times.step_ns)
+          .field("stall_ns", rank.times.stall_ns)
+          .field("peak_bytes", rank.times.peak_bytes)
+          .end();
+    }
+    json.end().end();
+  }
+  json.end();
+}
+
+void write_objects(JsonWriter& json, const Inputs& inputs, const analyzer::ProgramsPlan& plan) {
+  json.key("objects").begin_array();
+  for (std::size_t e = 0; e < plan.edges.size(); ++e) {
+    const ObjectSpec& spec = inputs.file.objects[e];
+    const analyzer::ObjectEdge& edge = inputs.task.edges[e];
+    const analyzer::ObjectRates& rates = plan.edges[e];
+    json.begin_object()
+        .field("name", spec.name)
+        .field("from", inputs.file.programs[spec.from].name)
+        .field("to", inputs.file.programs[spec.to].name)
+        .field("every", spec.every)
+        .field("versions", spec.versions)
+        .field("interval_ns", rates.interval_ns)
+        .field("publish_ns", rates.publish_ns)
+        .field("read_ns", rates.read_ns)
+        .field("age_ns", rates.age_ns)
+        .field("largest_staleness_ns", spec.largest_staleness_ns);
+    json.key("publishers").begin_array();
+    for (const analyzer::RankBytes& one : edge.publishers) {
+      json.begin_object().field("rank", one.rank).field("bytes", one.bytes).end();
+    }
+    json.end().key("readers").begin_array();
+    for (std::size_t i = 0; i < edge.readers.size(); ++i) {
+      json.begin_object()
+          .field("rank", edge.readers[i].rank)
+          .field("bytes", edge.readers[i].bytes)
+          .field("link_bytes_per_s", rates.reader_bytes_per_s[i])
+          .end();
+    }
+    json.end().key("tensors").begin_array();
+    for (const TensorMove& tensor : inputs.tensors[e]) {
+      json.begin_object().field("name", tensor.name).key("shape").begin_array();
+      for (const std::uint64_t size : tensor.shape) json.value(size);
+      json.end()
+          .field("element_bytes", tensor.element_bytes)
+          .field("from", tensor.from.empty() ? spec.from_layout : tensor.from)
+          .field("to", tensor.to.empty() ? spec.to_layout : tensor.to)
+          .end();
+    }
+    json.end().end();
+  }
+  json.end();
+}
+
+std::string to_json(const Inputs& inputs, const analyzer::ProgramsPlan& plan) {
+  JsonWriter json;
+  json.begin_object();
+  write_programs(json, inputs, plan);
+  write_objects(json, inputs, plan);
+  json.key("links").begin_array();
+  for (std::size_t l = 0; l < plan.links.size(); ++l) {
+    const SharedLink& link = inputs.task.hardware.links[l];
+    const analyzer::LinkLoad& load = plan.links[l];
+    const auto way = [&](const char* name, std::uint64_t capacity, std::uint64_t objects,
+                         std::uint64_t least) {
+      json.key(name)
+          .begin_object()
+          .field("bytes_per_s", capacity)
+          .field("objects_bytes_per_s", objects)
+          .field("minimum_bytes_per_s", least)
+          .end();
+    };
+    json.begin_object().field("name", link.name);
+    way("read", link.read_bytes_per_s, load.objects.read_bytes_per_s, load.least.read_bytes_per_s);
+    way("write", link.write_bytes_per_s, load.objects.write_bytes_per_s,
+        load.least.write_bytes_per_s);
+    json.end();
+  }
+  json.end().field("ignoring_stall_ns", plan.ignoring_stall_ns).end();
+  return std::move(json).text();
+}
+
+constexpr auto kRight = Table::Align::kRight;
+
+std::string rate_text(std::uint64_t bytes_per_s) {
+  return bytes_per_s == 0 ? "-" : format_rate(static_cast<double>(bytes_per_s), "B/s");
+}
+
+std::string ranks_table(const Inputs& inputs, const analyzer::ProgramsPlan& plan, Format format) {
+  Table table({{"PROGRAM"},
+               {"RANK", Table::Shown::kAlways, kRight},
+               {"START", Table::Shown::kAlways, kRight},
+               {"STEP", Table::Shown::kAlways, kRight},
+               {"STALL", Table::Shown::kAlways, kRight},
+               {"PEAK", Table::Shown::kAlways, kRight},
+               {"HELD TO", Table::Shown::kAlways, kRight}});
+  for (std::size_t k = 0; k < plan.ranks.size(); ++k) {
+    const analyzer::ProgramRank& rank = plan.ranks[k];
+    table.add({inputs.file.programs[rank.program].name, std::to_string(rank.rank),
+               format_duration_ns(rank.plan.start_ns), format_duration_ns(rank.times.step_ns),
+               format_duration_ns(rank.times.stall_ns), format_bytes(rank.times.peak_bytes),
+               rate_text(plan.held_bytes_per_s.empty() ? 0 : plan.held_bytes_per_s[k])});
+  }
+  return plan.ranks.empty() ? "" : table.text(format);
+}
+
+std::string objects_table(const Inputs& inputs, const analyzer::ProgramsPlan& plan, Format format) {
+  Table table({{"OBJECT"},
+               {"FROM"},
+               {"TO"},
+               {"EACH", Table::Shown::kAlways, kRight},
+               {"PUBLISH", Table::Shown::kAlways, kRight},
+               {"READ", Table::Shown::kAlways, kRight},
+               {"AT MOST", Table::Shown::kAlways, kRight},
+               {"AGE", Table::Shown::kAlways, kRight}});
+  for (std::size_t e = 0; e < plan.edges.size(); ++e) {
+    const ObjectSpec& spec = inputs.file.objects[e];
+    const analyzer::ObjectRates& rates = plan.edges[e];
+    const auto fastest =
+        std::max_element(rates.reader_bytes_per_s.begin(), rates.reader_bytes_per_s.end());
+    table.add({spec.name, inputs.file.programs[spec.from].name, inputs.file.programs[spec.to].name,
+               format_duration_ns(rates.interval_ns), format_duration_ns(rates.publish_ns),
+               format_duration_ns(rates.read_ns), rate_text(*fastest),
+               format_duration_ns(rates.age_ns)});
+  }
+  return plan.edges.empty() ? "" : table.text(format);
+}
+
+std::string to_text(const Arguments& args, const Inputs& inputs, const analyzer::ProgramsPlan& plan,
+                    Format format) {
+  Facts facts(std::to_string(inputs.file.programs.size()) + " programs");
+  if (!plan.ranks.empty()) {
+    std::uint64_t stall_ns = 0;
+    for (const analyzer::ProgramRank& rank : plan.ranks) stall_ns += rank.times.stall_ns;
+    facts.add("all ranks stall", format_duration_ns(stall_ns));
+    if (plan.held_bytes_per_s.empty()) {
+      facts.add("ignoring each other", format_duration_ns(plan.ignoring_stall_ns));
+    }
+  }
+  for (std::size_t l = 0; l < plan.links.size(); ++l) {
+    const analyzer::LinkLoad& load = plan.links[l];
+    const SharedLink& link = inputs.task.hardware.links[l];
+    facts.add("link " + link.name, "objects read " + rate_text(load.objects.read_bytes_per_s) +
+                                       " of " + rate_text(link.read_bytes_per_s) + ", write " +
+                                       rate_text(load.objects.write_bytes_per_s) + " of " +
+                                       rate_text(link.write_bytes_per_s));
+  }
+  facts.add("written", in_folder(args, "programs.json") +
+                           (plan.ranks.empty() ? "" : ", a schedule for each rank"));
+  std::string text = facts.text(format);
+  for (const std::string& table :
+       {ranks_table(inputs, plan, format), objects_table(inputs, plan, format)}) {
+    if (!table.empty()) text += "\n" + table;
+  }
+  return text;
+}
+
+Result<void> write_all(const Arguments& args, const Inputs& inputs,
+                       const analyzer::ProgramsPlan& plan) {
+  std::error_code error;
+  std::filesystem::create_directories(args.out, error);
+  if (error) return Error(Errc::kIo, args.out + ": " + error.message());
+  for (const analyzer::ProgramRank& rank : plan.ranks) {
+    auto written =
+        write_schedule_file(rank.plan.schedule, in_folder(args, schedule_name(inputs, rank)));
+    if (!written) return written;
+  }
+  return write_whole_file(in_folder(args, "programs.json"), to_json(inputs, plan) + "\n");
+}
+
+int refuse_impossible(Console& console, const std::string& why) {
+  if (console.json()) {
+    JsonWriter json;
+    json.begin_object().field("impossible", why).end();
+    console.print(std::move(json).text());
+  }
+  console.complain(Error(Errc::kExhausted, why), kExitNo);
+  return kExitNo;
+}
+
+int run(Console& console, const Arguments& args) {
+  Inputs inputs;
+  if (auto read = read_all(args, inputs); !read) return console.refuse(read.error());
+  Files files{inputs.paths, {in_folder(args, "programs.json")}};
+  for (std::size_t i = 0; i < inputs.task.programs.size(); ++i) {
+    for (const std::uint32_t rank : inputs.task.programs[i].ranks) {
+      files.outputs.push_back(schedule_name(inputs, {rank, i, {}, {}}));
+      files.outputs.back() = in_folder(args, files.outputs.back());
+    }
+  }
+  if (const auto apart = check_files(files); !apart) return console.refuse(apart.error());
+  inputs.task.progress = [&console](const std::string& words) { console.progress(words); };
+  const auto planned = analyzer::plan_programs(inputs.task);
+  if (!planned) return console.refuse(planned.error());
+  if (const auto* no = std::get_if<analyzer::Impossible>(&*planned)) {
+    return refuse_impossible(console, no->why);
+  }
+  if (const auto* no = std::get_if<analyzer::RankInfeasible>(&*planned)) {
+    const std::string& name = inputs.file.programs[no->rank].name;
+    const std::string what = no->why.op_name.empty() ? "its step" : "op " + no->why.op_name;
+    console.complain(Error(Errc::kExhausted, "program " + name + ": the " + no->why.tier +
+                                                 " cannot hold it: " + what + " needs " +
+                                                 format_bytes(no->why.needs_bytes)),
+                     kExitInfeasible);
+    return kExitInfeasible;
+  }
+  const auto& plan = std::get<analyzer::ProgramsPlan>(*planned);
+  if (auto written = write_all(args, inputs, plan); !written) {
+    return console.refuse(written.error());
+  }
+  console.print(console.json() ? to_json(inputs, plan)
+                               : to_text(args, inputs, plan, console.format()));
+  return kExitDone;
+}
+
+}  // namespace
+
+void add_analyze_programs(Program& program) {
+  auto args = std::make_shared<Arguments>();
+  CLI::App& command =
+      program.add(program.root(), "analyze-programs",
+                  "Plan programs that share a supernode, and the objects that they exchange",
+                  [args](Console& console) { return run(console, *args); });
+  command
+      .add_option("PROGRAMS", args->programs,
+                  "the programs and their objects: .textproto, .json or .pb")
+      ->required();
+  command
+      .add_option("--hardware", args->hardware,
+                  "one rank's machine, with links and paths: .json, .textproto or .pb")
+      ->type_name("FILE")
+      ->required();
+  command
+      .add_option("--out", args->out,
+                  "the folder for programs.json and the schedules: PROGRAM-RANK.hos")
+      ->type_name("DIR")
+      ->required();
+  set_manual(
+      command,
+      {"Objects come first: each reader gets the lowest rate at which it keeps up with the "
+       "versions and uses none older than largest_staleness. The programs' steps are planned for "
+       "what this leaves of the links, with the starts for which they stall least. Where weights "
+       "differ or a minimum rate is above a fair part of a link, each rank is planned for a part "
+       "of its own, and HELD TO is what its job sets as link_bytes_per_s. AGE is how old a version "
+       "can be while it is used. The Python class Programs opens publishers and subscribers by "
+       "programs.json.",
+       {"hyperoffload analyze-programs programs.textproto --hardware node.json \\\n"
+        "    --out plan"},
+       {{kExitDone, "planned"},
+        {kExitNo, "rates or ages cannot be kept; says which"},
+        {kExitInfeasible, "a budget cannot be met; says which program's op needs how much"}}});
+}
+
+}  // namespace ho::cli
