@@ -1,8 +1,11 @@
 #include "common/layout/reshard.hpp"
 
 #include <algorithm>
+#include <map>
+#include <set>
 #include <string>
 #include <unordered_map>
+#include <utility>
 
 #include "common/base/check.hpp"
 #include "common/layout/senders.hpp"
@@ -121,6 +124,13 @@ Box intersection(const Box& a, const Box& b) {
   return both;
 }
 
+/// Tells apart the boxes that readers want of one group: they are the same or disjoint.
+std::vector<std::uint64_t> begins_of(const Box& box) {
+  std::vector<std::uint64_t> out;
+  for (const Interval& side : box.intervals()) out.push_back(side.begin);
+  return out;
+}
+
 /// A box that one reader needs from one group.
 struct Demand {
   std::size_t reader = 0;  ///< position in the new mesh
@@ -145,6 +155,11 @@ class Planner {
   void choose_senders();
   void choose_senders(const Group& group, const std::vector<std::size_t>& demands);
   [[nodiscard]] std::vector<std::size_t> on_node_of(const Group& group, std::uint32_t rank) const;
+  void relay(const Group& group, const std::vector<std::size_t>& demands);
+  void relay_among(const std::vector<std::size_t>& demands);
+  [[nodiscard]] std::uint64_t sent_floor(const Group& group,
+                                         const std::vector<std::size_t>& demands) const;
+  [[nodiscard]] std::uint64_t busiest_link(const Reshard& plan) const;
   [[nodiscard]] Reshard to_gets();
 
   const Placement& from_;
@@ -153,11 +168,12 @@ class Planner {
   const ReshardOptions& options_;
   Holders holders_;
   std::vector<Demand> demands_;  ///< by reader, tile, term
-  std::vector<Box> boxes_;       ///< by demand
+  std::vector<Box> boxes_;       ///< by demand; with relays the part that holders send
   std::vector<Piece> pieces_;    ///< `sender` is a position in the old mesh
+  std::vector<Piece> relays_;    ///< `sender` is a position in the new mesh
+  std::uint64_t elements_minimal_ = 0;
   std::uint64_t most_received_ = 0;
-  std::uint64_t most_sent_ = 0;
-  std::uint64_t most_sent_floor_ = 0;  ///< if holders of each group send equal parts
+  std::uint64_t most_sent_floor_ = 0;
 };
 
 void Planner::collect_demands() {
@@ -178,6 +194,7 @@ void Planner::collect_demands() {
           pieces_.push_back({box, demands_.size() - 1, own->second});
         } else {
           received += box.elements();
+          elements_minimal_ += box.elements();
         }
       }
     });
@@ -194,15 +211,72 @@ std::vector<std::size_t> Planner::on_node_of(const Group& group, std::uint32_t r
   return found;
 }
 
-void Planner::choose_senders(const Group& group, const std::vector<std::size_t>& demands) {
+/// The least that one rank has to send if holders of a group, and with relays its readers, send
+/// equal parts.
+std::uint64_t Planner::sent_floor(const Group& group,
+                                  const std::vector<std::size_t>& demands) const {
+  const auto part = [](std::uint64_t elements, std::size_t ranks) {
+    return (elements + ranks - 1) / ranks;
+  };
+  std::uint64_t all = 0;
+  for (const std::size_t demand : demands) all += boxes_[demand].elements();
+  const std::size_t holders = group.positions.size();
+  if (!options_.relays || holders_.terms() > 1) return part(all, holders);
+  std::uint64_t once = 0;
+  std::set<std::vector<std::uint64_t>> seen;
+  for (const std::size_t demand : demands) {
+    if (seen.insert(begins_of(boxes_[demand])).second) once += boxes_[demand].elements();
+  }
+  return std::max(part(once, holders), part(all, holders + demands.size()));
+}
+
+/// Readers of one box share it: afterwards each demands a part of it from the holders.
+void Planner::relay_among(const std::vector<std::size_t>& demands) {
+  const std::vector<Box> parts = split(boxes_[demands.front()], demands.size());
+  for (std::size_t i = 0; i < demands.size(); ++i) {
+    for (std::size_t k = 0; k < parts.size(); ++k) {
+      if (k != i) relays_.push_back({parts[k], demands[i], demands_[demands[k]].reader});
+    }
+    Box& asked = boxes_[demands[i]];
+    if (i < parts.size()) {
+      asked = parts[i];
+    } else {  // it gets all of it from the others
+      asked.sides[0].end = asked.sides[0].begin;
+    }
+  }
+}
+
+void Planner::relay(const Group& group, const std::vector<std::size_t>& demands) {
+  std::uint64_t all = 0;
+  for (const std::size_t demand : demands) all += boxes_[demand].elements();
+  // Where holders send no more than some reader receives anyway, relays would only cut boxes.
+  if (all <= most_received_ * group.positions.size()) return;
+  std::map<std::pair<std::vector<std::uint64_t>, std::uint32_t>, std::vector<std::size_t>> sharing;
+  for (const std::size_t demand : demands) {
+    const std::uint32_t rank = to_.mesh.ranks[demands_[demand].reader];
+    const bool by_node = options_.ranks_per_node > 1;
+    if (by_node && !on_node_of(group, rank).empty()) continue;  // it has a near holder
+    sharing[{begins_of(boxes_[demand]), by_node ? rank / options_.ranks_per_node : 0}].push_back(
+        demand);
+  }
+  for (const auto& [box, readers] : sharing) {
+    if (readers.size() > 1 && readers.size() > group.positions.size()) relay_among(readers);
+  }
+}
+
+void Planner::choose_senders(const Group& group, const std::vector<std::size_t>& all_demands) {
+  most_sent_floor_ = std::max(most_sent_floor_, sent_floor(group, all_demands));
+  if (options_.relays && holders_.terms() == 1) relay(group, all_demands);
+  std::vector<std::size_t> demands;
+  for (const std::size_t demand : all_demands) {
+    if (!boxes_[demand].empty()) demands.push_back(demand);
+  }
   Senders senders(group.positions.size());
   const std::size_t first = pieces_.size();
   std::vector<std::size_t> all(group.positions.size());
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = i;
   std::vector<std::size_t> elsewhere;
-  std::uint64_t total = 0;
   for (const std::size_t demand : demands) {
-    total += boxes_[demand].elements();
     std::vector<std::size_t> near;
     if (options_.ranks_per_node > 1)
       near = on_node_of(group, to_.mesh.ranks[demands_[demand].reader]);
@@ -216,8 +290,6 @@ void Planner::choose_senders(const Group& group, const std::vector<std::size_t>&
   for (std::size_t i = first; i < pieces_.size(); ++i) {
     pieces_[i].sender = group.positions[pieces_[i].sender];
   }
-  for (const std::uint64_t sent : senders.sent()) most_sent_ = std::max(most_sent_, sent);
-  most_sent_floor_ = std::max(most_sent_floor_, (total + all.size() - 1) / all.size());
 }
 
 void Planner::choose_senders() {
@@ -246,13 +318,32 @@ Reshard Planner::to_gets() {
                 options_.element_bytes, like, out.readers[demand.reader].gets);
     if (!demand.own) out.bytes_moved += piece.box.elements() * options_.element_bytes;
   }
-  for (std::size_t i = 0; i < demands_.size(); ++i) {
-    if (!demands_[i].own) out.bytes_minimal += boxes_[i].elements() * options_.element_bytes;
+  for (const Piece& piece : relays_) {
+    const std::size_t reader = demands_[piece.demand].reader;
+    Get like;
+    like.from = to_.mesh.ranks[piece.sender];
+    like.relay = true;
+    append_gets(wanted_[piece.sender], wanted_[reader], piece.box, options_.element_bytes, like,
+                out.readers[reader].gets);
+    out.bytes_moved += piece.box.elements() * options_.element_bytes;
   }
-  out.busiest_link_bytes = std::max(most_sent_, most_received_) * options_.element_bytes;
+  out.bytes_minimal = elements_minimal_ * options_.element_bytes;
+  out.busiest_link_bytes = busiest_link(out);
   out.busiest_link_floor_bytes =
       std::max(most_sent_floor_, most_received_) * options_.element_bytes;
   return out;
+}
+
+std::uint64_t Planner::busiest_link(const Reshard& plan) const {
+  std::unordered_map<std::uint32_t, std::uint64_t> sent;
+  for (const Reader& reader : plan.readers) {
+    for (const Get& get : reader.gets) {
+      if (get.from != reader.rank) sent[get.from] += get.bytes();
+    }
+  }
+  std::uint64_t most = most_received_ * options_.element_bytes;
+  for (const auto& [rank, bytes] : sent) most = std::max(most, bytes);
+  return most;
 }
 
 Reshard Planner::plan() {

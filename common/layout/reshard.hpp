@@ -28,11 +28,14 @@ struct Get {
   std::uint64_t destination_stride_bytes = 0;  ///< the same in the reader's buffer
   /// How the bytes join those already in the buffer; nothing: they replace them.
   std::optional<Reduction> combine;
+  /// Read from what `from` has got by its own gets other than relays, in its buffer under the new
+  /// layout, once it has all of them.
+  bool relay = false;
 
   [[nodiscard]] std::uint64_t bytes() const { return run_bytes * count; }
 };
 
-/// The reads of one rank, in the order in which partial values are combined.
+/// The reads of one rank, in the order in which partial values are combined; relays come last.
 struct Reader {
   std::uint32_t rank = 0;
   std::vector<Get> gets;
@@ -45,7 +48,7 @@ struct Reshard {
   std::uint64_t bytes_minimal = 0;  ///< that a rank needs and does not hold, each once
   /// The most bytes that one rank sends or receives; links are full duplex.
   std::uint64_t busiest_link_bytes = 0;
-  /// No choice of senders makes the busiest link carry less, if only holders send.
+  /// No choice of senders makes the busiest link carry less: holders, and with relays also readers.
   std::uint64_t busiest_link_floor_bytes = 0;
 };
 
@@ -54,6 +57,10 @@ struct ReshardOptions {
   /// Ranks r with equal r / ranks_per_node share a node; a holder on the reader's node is
   /// preferred.
   std::uint32_t ranks_per_node = 1;
+  /// Readers of the same values, if they are more than the holders, read a part each from these and
+  /// the rest from one another. Readers on one node do so if ranks_per_node is above 1, else all.
+  /// Partial values are not relayed.
+  bool relays = false;
 };
 
 /// Plans the reads that bring a tensor from `from` to `to`. Every element is read once per reader:

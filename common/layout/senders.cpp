@@ -42,6 +42,16 @@ Box cut(Box& box, std::uint64_t wanted) {
 
 }  // namespace
 
+std::vector<Box> split(Box box, std::size_t parts) {
+  HO_CHECK(parts > 0 && !box.empty());
+  std::vector<Box> out;
+  for (std::size_t left = parts; left > 1 && box.elements() > 1; --left) {
+    out.push_back(cut(box, std::max<std::uint64_t>(box.elements() / left, 1)));
+  }
+  out.push_back(box);
+  return out;
+}
+
 bool Senders::assign_whole(std::span<const std::size_t> demands, std::span<const Box> boxes,
                            std::span<const std::size_t> allowed, std::uint64_t limit,
                            std::vector<Piece>& out) {

@@ -16,7 +16,11 @@ struct Piece {
   std::size_t sender = 0;  ///< index in the list of holders
 };
 
-/// Divides demands among holders that all hold the same values, and remembers how much each sends.
+/// Cuts a box that is not empty into boxes of about equal size, along outer dimensions where that
+/// comes close. @return at most `parts` boxes, fewer if it has not as many elements.
+[[nodiscard]] std::vector<Box> split(Box box, std::size_t parts);
+
+/// Divides demands among holders that all hold the same values, and remembers what each sends.
 /// A value.
 class Senders {
  public:
@@ -27,9 +31,6 @@ class Senders {
   /// @param demands  indices in `boxes`. @param allowed  not empty. Appends to `out`.
   void assign(std::span<const std::size_t> demands, std::span<const Box> boxes,
               std::span<const std::size_t> allowed, std::uint64_t floor, std::vector<Piece>& out);
-
-  /// Elements that each holder sends.
-  [[nodiscard]] std::span<const std::uint64_t> sent() const { return sent_; }
 
  private:
   [[nodiscard]] bool assign_whole(std::span<const std::size_t> demands, std::span<const Box> boxes,

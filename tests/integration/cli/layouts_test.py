@@ -29,9 +29,17 @@ class Layouts(unittest.TestCase):
         self.assertEqual(ranks[3]["boxes"], [])
 
     def test_the_gets_of_reshard_carry_every_byte(self):
+        self.carry_out(("4x2:dp,tp", "dp;tp"), ("2x4:dp,tp", "tp;dp"))
+
+    def test_relays_take_the_load_off_the_holders_and_carry_the_same_bytes(self):
+        halves, copies = ("2:x", "x;-"), ("4:y@4-7", "-;-")
+        direct, relayed = self.carry_out(halves, copies), self.carry_out(halves, copies, "--relays")
+        self.assertEqual((direct["busiest_link_bytes"], relayed["busiest_link_bytes"]), (256, 128))
+
+    def carry_out(self, old, new, *words):
         # A byte of the tensor is its index, so a wrong one is seen.
-        source, target = "dp;tp", "tp;dp"
-        plan = self.answer("reshard", *self.MESH, "--from", source, "--to", target, "--shape", "8,16", "--element-bytes", "1")
+        plan = self.answer("reshard", "--mesh-from", old[0], "--from", old[1], "--mesh-to", new[0], "--to", new[1], "--shape", "8,16",
+                           "--element-bytes", "1", *words)
         whole = bytes(range(8 * 16))
 
         def boxes(mesh, layout):
@@ -42,20 +50,25 @@ class Layouts(unittest.TestCase):
             rows = range(box["begin"][0], box["end"][0])
             return b"".join(whole[row * 16 + box["begin"][1]:row * 16 + box["end"][1]] for row in rows)
 
-        held = {rank: contents(box) for rank, box in boxes("4x2:dp,tp", source).items()}
-        wanted = {rank: contents(box) for rank, box in boxes("2x4:dp,tp", target).items()}
+        held = {rank: contents(box) for rank, box in boxes(*old).items()}
+        wanted = {rank: contents(box) for rank, box in boxes(*new).items()}
+        buffers = {rank: bytearray(b"\xff" * len(bytes_)) for rank, bytes_ in wanted.items()}
         moved = 0
-        for reader in plan["ranks"]:
-            buffer = bytearray(b"\xff" * len(wanted[reader["rank"]]))
-            for get in reader["gets"]:
-                for run in range(get["count"]):
-                    begin = get["source_offset_bytes"] + run * get["stride_bytes"]
-                    to = get["destination_offset_bytes"] + run * get["stride_bytes"]
-                    buffer[to:to + get["run_bytes"]] = held[get["from"]][begin:begin + get["run_bytes"]]
-                moved += get["run_bytes"] * get["count"] * (get["from"] != reader["rank"])
-            self.assertEqual(bytes(buffer), wanted[reader["rank"]])
+        for relays in (False, True):
+            before = {rank: bytes(buffer) for rank, buffer in buffers.items()}  # what has arrived when relays begin
+            for reader in plan["ranks"]:
+                buffer = buffers[reader["rank"]]
+                for get in (one for one in reader["gets"] if one.get("relay", False) == relays):
+                    source = before[get["from"]] if relays else held[get["from"]]
+                    for run in range(get["count"]):
+                        begin = get["source_offset_bytes"] + run * get["stride_bytes"]
+                        to = get["destination_offset_bytes"] + run * get["stride_bytes"]
+                        buffer[to:to + get["run_bytes"]] = source[begin:begin + get["run_bytes"]]
+                    moved += get["run_bytes"] * get["count"] * (get["from"] != reader["rank"])
+        self.assertEqual(buffers, wanted)
         self.assertEqual(plan["gets"], sum(len(each["gets"]) for each in plan["ranks"]))
         self.assertEqual((plan["bytes_moved"], plan["bytes_minimal"]), (moved, moved))
+        return plan
 
     def reshard_all(self, tensors, *words, code=0):
         with tempfile.TemporaryDirectory() as folder:

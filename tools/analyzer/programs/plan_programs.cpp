@@ -39,6 +39,7 @@ Hardware left_for(const std::vector<Runner>& runners, const std::vector<LinkLoad
   }
   if (hardware.paths.size() > 1) {
     std::vector<RankPath> paths;
+    paths.reserve(runners.size());
     for (const Runner& runner : runners) paths.push_back(hardware.paths[runner.rank]);
     hardware.paths = std::move(paths);
   }
@@ -263,6 +264,7 @@ Result<Answer> plan_once(const ProgramsTask& task, const std::vector<Runner>& ru
   if (runners.empty()) return Answer(std::move(plan));
   const Hardware left = left_for(runners, plan.links, task.hardware);
   std::vector<LinkClaim> claims;
+  claims.reserve(runners.size());
   for (const Runner& runner : runners) claims.push_back(task.programs[runner.program].claim);
   const auto shares = held_shares(left, claims);
   const auto infeasible = shares ? plan_held(task, runners, left, *shares, plan)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <tuple>
@@ -27,7 +28,7 @@ struct Arguments {
   std::string shape;
   std::string tensors;
   std::string division = "ceil";
-  layout::ReshardOptions options{0, 1};
+  layout::ReshardOptions options{0, 1, false};
   double link = 0;
 };
 
@@ -49,6 +50,7 @@ void write_get(JsonWriter& json, const layout::Get& get) {
       .field("stride_bytes", get.source_stride_bytes)
       .field("count", get.count);
   if (get.combine) json.field("combine", name_of(*get.combine));
+  if (get.relay) json.field("relay", true);
   json.end();
 }
 
@@ -123,14 +125,14 @@ std::string to_table(const layout::Reshard& plan, const Arguments& args, Format 
   for (const layout::Reader& reader : plan.readers) {
     std::uint64_t own = 0;
     std::uint64_t received = 0;
-    std::string from;
-    std::uint32_t last = reader.rank;
+    std::set<std::uint32_t> senders;
     for (const layout::Get& get : reader.gets) {
       (get.from == reader.rank ? own : received) += get.bytes();
-      if (get.from != reader.rank && get.from != last) {
-        from += (from.empty() ? "" : ",") + std::to_string(get.from);
-      }
-      last = get.from;
+      if (get.from != reader.rank) senders.insert(get.from);
+    }
+    std::string from;
+    for (const std::uint32_t sender : senders) {
+      from += (from.empty() ? "" : ",") + std::to_string(sender);
     }
     table.add({std::to_string(reader.rank), std::to_string(reader.gets.size()), format_bytes(own),
                format_bytes(received), from});
@@ -269,8 +271,9 @@ Result<AllMoved> reshard_all(std::span<const TensorMove> tensors, const Placemen
       const auto to = read_placement(with_layout(to_words, tensor.to), division);
       if (!to) return to.error();
       if (const auto ok = layout::check_shape(tensor.shape); !ok) return ok.error().at("shape");
-      return layout::reshard(*from, *to, tensor.shape,
-                             {tensor.element_bytes, args.options.ranks_per_node});
+      return layout::reshard(
+          *from, *to, tensor.shape,
+          {tensor.element_bytes, args.options.ranks_per_node, args.options.relays});
     }();
     if (!plan) return plan.error().at(args.tensors + ": tensor \"" + tensor.name + "\"");
     at->second = summary_of(*plan);
@@ -336,6 +339,9 @@ void add_reshard(Program& program) {
                   "so many successive ranks share a node, whose holders are read first")
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
+  command.add_flag("--relays", args->options.relays,
+                   "ranks that need the same values read a part each from their holders and the "
+                   "rest from one another");
   add_rate(command, "--link", args->link, "speed of each rank's link, each way: shows the time",
            {1, 1e15});
   set_manual(
@@ -344,7 +350,9 @@ void add_reshard(Program& program) {
        "needs and does not hold, with one-sided gets: count runs of run_bytes, whose starts are "
        "stride_bytes apart in both buffers. A get from the rank itself is a copy. Gets with "
        "\"combine\" add terms of a partial value, in their order. With --tensors the result "
-       "has the sums, and the bytes of each rank's link. hyperoffload objects save does it with a "
+       "has the sums, and the bytes of each rank's link. Gets with \"relay\" (--relays) read the "
+       "other rank's buffer under the new layout, once its own gets are done. hyperoffload objects "
+       "save does it with a "
        "published object of a running program.",
        {"hyperoffload reshard --mesh-from 4x2:dp,tp --from 'tp;-' \\\n"
         "    --mesh-to 2x4:dp,tp --to '-;tp' --shape 4096,4096 --element-bytes 2",
