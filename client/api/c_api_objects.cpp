@@ -12,6 +12,7 @@
 #include "client/objects/subscriber.hpp"
 #include "common/base/json.hpp"
 #include "common/base/random.hpp"
+#include "common/layout/mesh.hpp"
 
 namespace {
 
@@ -192,8 +193,10 @@ ho_status ho_publisher_open(ho_pool* pool, const ho_object_options* options,
     ho::client::Publisher::Options known;
     known.rank = read->options.rank;
     known.run = read->options.run;
-    if (known.run == 0 && (read->options.mesh == nullptr || *read->options.mesh == 0)) {
-      while (known.run == 0) known.run = ho::random_u64();
+    if (known.run == 0) {
+      const auto mesh = ho::layout::parse_mesh(read->mesh);
+      if (!mesh) return mesh.error();
+      while (known.run == 0 && mesh->ranks.size() == 1) known.run = ho::random_u64();
     }
     known.versions = read->options.versions == 0 ? kVersions : read->options.versions;
     known.name = std::move(read->name);

@@ -33,7 +33,9 @@ Result<std::unique_ptr<Publisher>> Publisher::create(Pool& pool, const Options& 
   if (options.versions == 0 || options.versions > kVersionsMax) {
     return Error(Errc::kInvalidArgument, "versions: 1 to 1024");
   }
-  if (options.run == 0) return Error(Errc::kInvalidArgument, "run: not 0");
+  if (options.run == 0)
+    return Error(Errc::kInvalidArgument,
+                 "run is 0: ranks of a program share one number, which no other run has");
   std::unique_ptr<Publisher> made(new Publisher(pool, options));
   if (auto ok = made->lay_out(); !ok) return ok.error();
   if (auto ok = made->allocate(); !ok) return ok.error();
@@ -87,7 +89,7 @@ Result<void> Publisher::lay_out() {
   return {};
 }
 
-/// Takes the ring's memory on one node: this machine's before others.
+/// Takes the ring's memory on one node: one of this machine's, else of others, ranks in turns.
 Result<void> Publisher::allocate() {
   manifest_buffer_.resize(manifest_bytes_);
   auto handles = pool_.register_memory(manifest_buffer_);
@@ -96,9 +98,10 @@ Result<void> Publisher::allocate() {
   manifest_registered_ = true;
   std::vector<NodeIndex> order;
   for (std::uint32_t i = 0; i < pool_.nodes().size(); ++i) order.push_back(NodeIndex(i));
-  std::stable_partition(order.begin(), order.end(), [&](NodeIndex node) {
+  const auto far = std::stable_partition(order.begin(), order.end(), [&](NodeIndex node) {
     return pool_.nodes()[node.value()].driver == "local";
   });
+  if (far != order.end()) std::rotate(far, far + options_.rank % (order.end() - far), order.end());
   Error last(Errc::kUnavailable, "no node of the pool is left");
   for (const NodeIndex node : order) {
     if (pool_.nodes()[node.value()].fault->reason() != FaultReason::kNone) continue;

@@ -277,6 +277,24 @@ Result<void> Subscriber::prepare_bounce() {
   return {};
 }
 
+/// All chunks, those of different nodes in turns, so that all their links are busy.
+std::vector<Subscriber::Fetch> Subscriber::in_turns() const {
+  std::vector<std::vector<Fetch>> by_node(pool_.nodes().size());
+  std::size_t longest = 0;
+  for (const TileRead& tile : plan_.tiles) {
+    std::vector<Fetch>& fetches = by_node[held_.at(tile.position).node.value()];
+    for (const ChunkRead& chunk : tile.chunks) fetches.push_back({&tile, &chunk, nullptr});
+    longest = std::max(longest, fetches.size());
+  }
+  std::vector<Fetch> out;
+  for (std::size_t i = 0; i < longest; ++i) {
+    for (const std::vector<Fetch>& fetches : by_node) {
+      if (i < fetches.size()) out.push_back(fetches[i]);
+    }
+  }
+  return out;
+}
+
 Result<void> Subscriber::read() {
   if (held_.empty()) return Error(Errc::kConflict, "no version is open");
   std::deque<Fetch> fetches;
@@ -293,16 +311,12 @@ Result<void> Subscriber::read() {
     }
     return finish(fetch);
   };
-  for (const TileRead& tile : plan_.tiles) {
-    for (const ChunkRead& chunk : tile.chunks) {
-      if (window.size() == kWindow) {
-        if (auto ok = settle(); !ok) return ok;
-      }
-      Fetch& fetch = fetches.emplace_back();
-      fetch.tile = &tile;
-      fetch.chunk = &chunk;
-      if (auto ok = start(window, fetch, number++); !ok) return ok;
+  for (const Fetch& next : in_turns()) {
+    if (window.size() == kWindow) {
+      if (auto ok = settle(); !ok) return ok;
     }
+    Fetch& fetch = fetches.emplace_back(next);
+    if (auto ok = start(window, fetch, number++); !ok) return ok;
   }
   while (window.size() > 0) {
     if (auto ok = settle(); !ok) return ok;

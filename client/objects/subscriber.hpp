@@ -94,6 +94,7 @@ class Subscriber {
   [[nodiscard]] Result<const Arena*> attach(const Found& found, std::uint64_t hold);
   [[nodiscard]] Result<void> plan_by(const ObjectManifest& manifest, const ObjectPart& part);
   [[nodiscard]] Result<void> check_tiles(const Held& held, std::size_t position) const;
+  [[nodiscard]] std::vector<Fetch> in_turns() const;
   [[nodiscard]] Result<void> start(TransferWindow& window, Fetch& fetch, std::size_t number);
   [[nodiscard]] Result<void> finish(const Fetch& fetch);
   [[nodiscard]] Result<void> prepare_bounce();

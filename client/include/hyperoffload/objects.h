@@ -73,8 +73,8 @@ typedef struct ho_tensor {
   uint64_t bytes;         /* size of the tile */
 } ho_tensor;
 
-/* Takes pool memory for the versions, on this machine's node if there is one, and registers the
- * tensors' memory, which must exist until ho_publisher_close.
+/* Takes pool memory for the versions, on this machine's node if there is one, else on another, by
+ * rank, and registers the tensors' memory, which must exist until ho_publisher_close.
  *
  * HO_OK                *out is the caller's until ho_publisher_close.
  * HO_INVALID_ARGUMENT  a null argument, a mesh or layout that cannot be read, a partial value, a

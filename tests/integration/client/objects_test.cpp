@@ -250,7 +250,7 @@ TEST_CASE("objects: a version is found when all ranks of one run have published 
     Publisher same_node(trainer.get(), from.options(1, 2), {from.tensor(1)});
     CHECK(ho_publish(same_node.get(), 1) == HO_ALREADY_EXISTS);
     // A part of another run does not complete the version, and makes the name ambiguous.
-    Publisher other_node(other.get(), from.options(1, 2), {from.tensor(1)});
+    Publisher other_node(other.get(), from.options(0, 2), {from.tensor(0)});
     other_node.publish(1);
     CHECK(acquire(subscriber) == HO_NOT_FOUND);
     ranks[1].publish(1);
