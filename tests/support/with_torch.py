@@ -12,5 +12,5 @@ except ImportError:
     SYSTEM = "/usr/bin/python3"
     if os.path.exists(SYSTEM) and os.path.realpath(SYSTEM) != os.path.realpath(sys.executable):
         os.execv(SYSTEM, [SYSTEM] + sys.argv)
-    print("skipped: no PyTorch in", sys.executable)
-    sys.exit(77)
+    import needs
+    needs.skip(f"no PyTorch in {sys.executable}")

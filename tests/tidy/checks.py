@@ -291,6 +291,9 @@ def check_tests(tree):
             for label in re.findall(r"\bLABELS?\s+\"?(\w+)", re.sub(r"#.*", "", text)):
                 if label not in LABELS:
                     yield f"{path}: label {label} is none of {', '.join(sorted(LABELS))}"
+        if re.match(r"tests/(?!tidy/|support/needs[.]py)", path) and path.endswith(".py"):
+            if re.search(r"\bexit\(77\)", text):  # without the reason that `tools/test --all` looks for
+                yield f"{path}: skips by itself; use tests/support/needs.py"
 
 
 def check_invariants(tree):

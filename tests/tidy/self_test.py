@@ -115,9 +115,11 @@ SAMPLES = {
          ("a name in two parts", {"tests/unit/a.cpp": 'TEST_CASE("a: b c; d") {}\n'}),
          ("a name twice", {"tests/unit/a.cpp": 'TEST_CASE("a: b c") {}\n', "tests/unit/b.cpp": 'TEST_CASE("a: b c") {}\n'}),
          ("a test elsewhere", {"daemon/a.cpp": 'TEST_CASE("a: b c") {}\n'}),
-         ("an unknown label", {"tests/unit/CMakeLists.txt": "ho_test_program(a LABEL slow)\n"})],
+         ("an unknown label", {"tests/unit/CMakeLists.txt": "ho_test_program(a LABEL slow)\n"}),
+         ("a skip without needs.py", {"tests/a.py": "sys.exit(77)\n"})],
         [("a sentence", {"tests/unit/a.cpp": 'TEST_CASE("allocator: neighbours merge", "[x]") {}\n'}),
-         ("a known label", {"tests/unit/CMakeLists.txt": "ho_test_program(a LABEL \"sim one thread\")\n"})]),
+         ("a known label", {"tests/unit/CMakeLists.txt": "ho_test_program(a LABEL \"sim one thread\")\n"}),
+         ("the skip of needs.py", {"tests/support/needs.py": "sys.exit(77)\n"})]),
     "invariants": (
         [("a file that is gone", {"common/INVARIANTS.md": "| 1 | Holds. | `daemon/a.cpp` f | `a: b c` |\n",
                                   "tests/a.cpp": 'TEST_CASE("a: b c") {}\n'}),

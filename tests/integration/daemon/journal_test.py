@@ -12,13 +12,15 @@ import sys
 import tempfile
 import time
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+import needs  # noqa: E402
+
 SOCKET = pathlib.Path("/run/systemd/journal/socket")
 cli, daemon = sys.argv[1:3]
 if len(sys.argv) == 3:
     enter = ["unshare", "--mount", "--propagation", "private"]
     if subprocess.run([*enter, "mount", "-t", "tmpfs", "tmpfs", "/run"], check=False, capture_output=True).returncode != 0:
-        print("skipped: no right to mount")
-        sys.exit(77)
+        needs.skip("no right to mount")
     sys.exit(subprocess.run([*enter, sys.executable, __file__, cli, daemon, "inside"], check=False).returncode)
 
 

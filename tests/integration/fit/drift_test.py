@@ -14,7 +14,8 @@ import tempfile
 import time
 import unittest
 
-import support  # first: it finds PyTorch and the package
+import support  # first: it finds PyTorch, the package and needs
+import needs
 import torch
 
 import hyperoffload
@@ -147,7 +148,6 @@ class Drift(unittest.TestCase):
 
 if __name__ == "__main__":
     if ctypes.CDLL(None, use_errno=True).unshare(_NEW_NETWORK) != 0:
-        print("skipped: a network namespace of its own needs root")
-        sys.exit(77)
+        needs.skip("a network namespace of its own needs root")
     ip("link", "set", "lo", "up")
     unittest.main()

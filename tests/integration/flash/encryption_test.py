@@ -12,7 +12,7 @@ import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "monitor"))
-from support import FLASH_DURABLE, Job  # noqa: E402
+from support import FLASH_DURABLE, Job, needs  # noqa: E402
 
 cli, daemon, library = sys.argv[1:4]
 MIB = 1 << 20
@@ -67,8 +67,7 @@ with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="ho-encryption-") as nam
     try:
         node.start(node.key)
         if run("status", "--pool", node.pool, "-o", "wide").stdout.count(" off ") > 0:
-            print("skipped: no io_uring")
-            sys.exit(77)
+            needs.skip("no io_uring")
         assert '"encrypted": true' in run("status", "--pool", node.pool, "-o", "json").stdout.replace('":true', '": true')
         with Job(library, node.pool) as job:
             flash, name_of = job.flash(4 * MIB, FLASH_DURABLE), ctypes.create_string_buffer(64)

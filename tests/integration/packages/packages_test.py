@@ -22,6 +22,7 @@ BUILD, SOURCE, VERSION = sys.argv[1:4]
 del sys.argv[1:4]
 sys.path[:0] = [f"{SOURCE}/tests/integration/docs", f"{SOURCE}/tests/support"]
 from pages import blocks  # noqa: E402
+import needs  # noqa: E402
 from patience import within  # noqa: E402
 
 NAMES = ("hyperoffload", "libhyperoffload0", "libhyperoffload-dev", "python3-hyperoffload")
@@ -326,7 +327,6 @@ hyperoffload status -o json\nhyperoffload flash free ls\n"""
 if __name__ == "__main__":
     if subprocess.run(["unshare", "--mount", "--net", "--pid", "--fork", "true"], check=False,
                       stderr=subprocess.DEVNULL).returncode != 0 or shutil.which("dpkg-deb") is None:
-        print("skipped: needs dpkg and the right to mount")
-        sys.exit(77)
+        needs.skip("needs dpkg and the right to mount")
     os.umask(0o022)
     unittest.main()
