@@ -13,6 +13,7 @@
 #include <thread>
 #include <utility>
 
+#include "common/transport/loader/own_files.hpp"
 #include "proto/control/control_client.hpp"
 
 namespace ho::bench {
@@ -21,17 +22,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr Duration kStartTimeMax = std::chrono::seconds(20);
-
-Result<fs::path> find_program(const fs::path& named) {
-  std::error_code error;
-  const fs::path self = fs::read_symlink("/proc/self/exe", error).parent_path();
-  for (const fs::path& candidate :
-       {named, self / "hyperoffloadd", self.parent_path().parent_path() / "daemon/hyperoffloadd"}) {
-    if (!candidate.empty() && fs::is_regular_file(candidate, error)) return candidate;
-    if (!named.empty()) break;
-  }
-  return Error(Errc::kNotFound, "no hyperoffloadd beside this program in " + self.string());
-}
 
 std::string whole_file(const fs::path& path) {
   std::ifstream in(path);
@@ -49,7 +39,7 @@ std::string serving(const std::string& driver) {
 }  // namespace
 
 Result<std::unique_ptr<OwnDaemon>> OwnDaemon::start(const Options& options) {
-  const auto program = find_program(options.program);
+  const auto program = transport::find_own_file("hyperoffloadd");
   if (!program) return program.error();
   std::string pattern = (fs::temp_directory_path() / "ho-bench-XXXXXX").string();
   if (::mkdtemp(pattern.data()) == nullptr) return errno_error(errno, pattern);

@@ -17,8 +17,7 @@ namespace ho::bench {
 class OwnDaemon {
  public:
   struct Options {
-    std::filesystem::path program;  ///< empty: installed beside this program, or built beside it
-    std::uint64_t ddr_bytes = 0;    ///< a multiple of segment_bytes
+    std::uint64_t ddr_bytes = 0;  ///< a multiple of segment_bytes
     std::uint64_t segment_bytes = 0;
     std::filesystem::path flash_path = {};  ///< an existing file; empty: no flash
     std::uint64_t blocks_bytes = 0;  ///< what its KV block store may take of ddr_bytes; 0: none

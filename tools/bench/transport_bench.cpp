@@ -271,7 +271,6 @@ Result<TransportBenchResult> bench_transport(const TransportBenchOptions& option
   shape.area_bytes = align_up(shape.area_bytes, 4096);
   const bool local = options.driver == Driver::kLocal;
   OwnDaemon::Options daemon_options;
-  daemon_options.program = options.daemon_program;
   daemon_options.segment_bytes =
       std::clamp(std::bit_ceil(shape.area_bytes), kSegmentBytesMin, kSegmentBytesMax);
   const std::uint64_t ops_per_segment = daemon_options.segment_bytes / shape.size_bytes;

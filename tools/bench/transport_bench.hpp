@@ -14,7 +14,6 @@ namespace ho::bench {
 
 struct TransportBenchOptions {
   Driver driver = Driver::kLocal;
-  std::filesystem::path daemon_program;  ///< as in OwnDaemon::Options
   LoopShape shape;
   Duration time = std::chrono::seconds(3);  ///< for all measurements together
 };

@@ -10,31 +10,17 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
-#include <filesystem>
-#include <system_error>
 
 #include "common/base/clock.hpp"
 #include "common/base/unique_fd.hpp"
+#include "common/transport/loader/own_files.hpp"
 
 namespace ho::doctor {
 
 namespace {
 
-namespace fs = std::filesystem;
-
 constexpr Duration kTimeMax = std::chrono::seconds(30);
 constexpr std::size_t kWordsMax = 4096;
-
-/// Installed beside this program, or in the same build.
-std::optional<fs::path> daemon_program() {
-  std::error_code error;
-  const fs::path self = fs::read_symlink("/proc/self/exe", error).parent_path();
-  for (const fs::path& one :
-       {self / "hyperoffloadd", self.parent_path().parent_path() / "daemon/hyperoffloadd"}) {
-    if (fs::is_regular_file(one, error)) return one;
-  }
-  return std::nullopt;
-}
 
 /// Reads what the process says until it ends, or the time is over.
 std::string words_of(int fd) {
@@ -68,7 +54,7 @@ Check judge(const std::string& words, int status) {
 }  // namespace
 
 std::optional<Check> check_by_daemon(const std::string& config_file) {
-  const auto program = daemon_program();
+  const auto program = transport::find_own_file("hyperoffloadd");
   std::array<int, 2> ends{};
   if (!program || ::pipe2(ends.data(), O_CLOEXEC) != 0) return std::nullopt;
   UniqueFd ours(ends[0]);

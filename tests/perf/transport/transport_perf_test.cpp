@@ -11,7 +11,6 @@ TransportBenchResult measure(Driver driver, Direction direction, std::uint64_t s
                              std::uint32_t inflight) {
   TransportBenchOptions options;
   options.driver = driver;
-  options.daemon_program = HO_DAEMON_PROGRAM;
   options.shape.direction = direction;
   options.shape.size_bytes = size_bytes;
   options.shape.inflight = inflight;
