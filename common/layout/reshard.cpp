@@ -260,7 +260,7 @@ void Planner::relay(const Group& group, const std::vector<std::size_t>& demands)
         demand);
   }
   for (const auto& [box, readers] : sharing) {
-    if (readers.size() > 1 && readers.size() > group.positions.size()) relay_among(readers);
+    if (readers.size() > 1) relay_among(readers);
   }
 }
 

@@ -57,9 +57,9 @@ struct ReshardOptions {
   /// Ranks r with equal r / ranks_per_node share a node; a holder on the reader's node is
   /// preferred.
   std::uint32_t ranks_per_node = 1;
-  /// Readers of the same values, if they are more than the holders, read a part each from these and
-  /// the rest from one another. Readers on one node do so if ranks_per_node is above 1, else all.
-  /// Partial values are not relayed.
+  /// Where holders would send more than any rank receives, readers of the same values read a part
+  /// each from them and the rest from one another. Readers on one node do so if ranks_per_node is
+  /// above 1, else all. Partial values are not relayed.
   bool relays = false;
 };
 

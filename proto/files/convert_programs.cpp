@@ -15,6 +15,8 @@ namespace ho {
 namespace {
 
 constexpr std::uint32_t kVersionsMax = 1024;
+constexpr std::uint32_t kWeightMax = 1000;
+constexpr std::uint32_t kEveryMax = 1'000'000;
 
 Error bad(const std::string& why) { return Error(Errc::kInvalidArgument, why); }
 
@@ -57,6 +59,12 @@ Result<ProgramSpec> program_of(const hyperoffload::v1::ProgramSpec& in, const st
   out.mesh = in.mesh();
   out.graph = beside(file, in.graph());
   out.device_memory = in.device_memory();
+  const bool of_steps =
+      in.weight() != 0 || !in.minimum_rate().empty() || !in.device_memory().empty();
+  if (in.graph().empty() && of_steps) {
+    return bad("device_memory, weight and minimum_rate are those of steps, and it has no graph");
+  }
+  if (in.weight() > kWeightMax) return bad("weight is above 1000");
   out.weight = in.weight() == 0 ? 1 : in.weight();
   const auto rate = read_rate(in.minimum_rate(), "minimum_rate");
   if (!rate) return rate.error();
@@ -84,6 +92,7 @@ Result<ObjectSpec> object_of(const hyperoffload::v1::ObjectSpec& in, const std::
   if (*from == *to) return bad("from and to are the same program");
   if (in.tensors().empty()) return bad("tensors is missing");
   if (in.versions() > kVersionsMax) return bad("versions is above 1024");
+  if (in.every() > kEveryMax) return bad("every is above 1000000");
   const ProgramSpec& publisher = programs[*from];
   if (publisher.graph.empty() && publisher.period_ns == 0) {
     return bad("program " + publisher.name +

@@ -63,7 +63,9 @@ class Programs(unittest.TestCase):
         self.assertEqual(policy["interval_ns"], 2 * max(one["step_ns"] for one in learner["ranks"]))
         self.assertEqual(policy["age_ns"], policy["interval_ns"] + policy["publish_ns"] + actor["period_ns"] + policy["read_ns"])
         for one in policy["readers"]:
-            self.assertLessEqual(one["bytes"] / one["link_bytes_per_s"] * 1e9, policy["read_ns"])
+            # Half of each row, of two tiles; checksums cover whole pieces.
+            self.assertEqual(one["fetched_bytes"], 4_000_012)
+            self.assertLessEqual(one["fetched_bytes"] / one["link_bytes_per_s"] * 1e9, policy["read_ns"])
         (link,) = found["links"]
         self.assertEqual(link["read"]["objects_bytes_per_s"], sum(one["link_bytes_per_s"] for one in policy["readers"]))
         again = self.planned(PROGRAMS, out="again")
@@ -89,10 +91,15 @@ class Programs(unittest.TestCase):
         found = self.planned(weighted)
         rates = {one["rank"]: one["link_bytes_per_s"] for program in found["programs"] for one in program["ranks"]}
         self.assertGreaterEqual(min(rates[4], rates[5]), 4_000_000_000)
-        self.assertLessEqual(sum(rates.values()), 20_000_000_000 + 6 * 200_000_000)  # objects come on top, on the way of each
-        done = self.plan(weighted.replace("4GB/s", "11GB/s"))
+        (link,) = found["links"]
+        objects = max(link[way]["objects_bytes_per_s"] for way in ("read", "write"))
+        self.assertLessEqual(sum(rates.values()) + objects, 20_000_000_000)
+        done = self.plan(weighted.replace("4GB/s", "21GB/s"))
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertIn("minimum_rate is more than localDdr", done.stderr)
+        done = self.plan(weighted.replace("4GB/s", "9.99GB/s"), "-o", "json", out="none")
         self.assertEqual(done.returncode, 1, done.stderr)
-        self.assertIn("link root, read: objects need", done.stderr)
+        self.assertIn("link root, read: objects need", json.loads(done.stdout)["impossible"])
 
     def test_what_is_wrong_is_named_with_program_or_object_and_field(self):
         def refused(words, old, new, code=2):
@@ -112,12 +119,20 @@ class Programs(unittest.TestCase):
         refused("are the same program", 'from: "learner"', 'from: "actor"')
         refused('period "20 parsecs" is not', '"20ms"', '"20 parsecs"')
         refused("neither a graph nor a period", 'graph: "step.json" device_memory: "60%"', "")
+        refused("4097 ranks have a graph", "2x2:dp,tp", "4097:tp@10-4106")
+        refused("and it has no graph", 'period: "20ms"', 'period: "20ms" weight: 2')
+        refused("weight is above 1000", "device_memory", "weight: 1001 device_memory")
+        refused("every is above 1000000", "every: 2", "every: 1000001")
         refused('device_memory "60 gallons"', '"60%"', '"60 gallons"')
         refused("device_memory is missing", 'device_memory: "60%"', "")
         refused("tensors is missing", 'tensors: "tensors.json"', "")
         refused("none.json", '"tensors.json"', '"none.json"')
         refused("set versions to 2", "versions: 3", "versions: 1", code=1)
         refused("program learner: the device cannot hold it", '"60%"', '"4MiB"', code=3)
+        self.write("big.json", {"tensors": [{"name": "t", "shape": [1 << 50], "elementBytes": 1024}]})
+        refused("more than 1 TiB", '"tensors.json"', '"big.json"')
+        self.write("big.json", {"tensors": [{"name": f"t{i}", "shape": [1 << 40], "elementBytes": 1} for i in range(1100)]})
+        refused("more than 2^50 bytes", '"tensors.json"', '"big.json"')
         twice = PROGRAMS + 'objects { name: "policy" from: "learner" to: "actor" tensors: "tensors.json" every: 2 versions: 3 }'
         refused("the program reads it twice", PROGRAMS, twice)
 

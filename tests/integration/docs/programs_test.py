@@ -29,6 +29,27 @@ def describe(node):
              "--batch 1 --element-bytes 2 --device-flops 10e12 --device-bandwidth 1e12 --out step.json")
 
 
+def refused(programs, node, half):
+    """Names and sizes that are not in the plan, and a folder without one."""
+    weights = {"up": half.cast("f")}
+    for words, call in (("no publisher of 'policy' 'sampler'", lambda: programs.publisher(node.pool, "policy", "sampler", weights, rank=4)),
+                        ("has no rank 7", lambda: programs.subscriber(node.pool, "policy", "sampler", weights, rank=7)),
+                        ("not in the plan: ['down']", lambda: programs.subscriber(node.pool, "policy", "sampler", {"down": half}, rank=4)),
+                        ("missing: ['up']", lambda: programs.publisher(node.pool, "policy", "trainer", {}, rank=0)),
+                        ("1 bytes an element; the plan is for 4",
+                         lambda: programs.subscriber(node.pool, "policy", "sampler", {"up": half}, rank=4)),
+                        ("no schedule of 'sampler' rank 4", lambda: programs.schedule("sampler", 4)),
+                        ("not a plan of", lambda: type(programs)(node.folder / "broken"))):
+        (node.folder / "broken").mkdir(exist_ok=True)
+        (node.folder / "broken/programs.json").write_text('{"programs": [], "objects": [{"name": "policy"}]}')
+        try:
+            call()
+        except ValueError as error:
+            assert words in str(error), (words, error)
+        else:
+            raise AssertionError(words)
+
+
 def main():
     os.environ["HYPEROFFLOAD_LIBRARY"] = LIBRARY
     sys.path.insert(0, f"{SOURCE}/client/python")
@@ -57,6 +78,7 @@ def main():
             wanted = [row * COLUMNS + half + column for row in range(ROWS) for column in range(COLUMNS // 2)]
             assert tile == array.array("f", wanted), rank
             opened.append(names["subscriber"])
+        refused(names["programs"], node, memoryview(bytearray(8)))
         schedule, start_ns, link = names["programs"].schedule("trainer", 1)
         assert node.json(f"hyperoffload verify {schedule}")["legal"] and start_ns >= 0 and link == 0
         for one in opened:

@@ -296,6 +296,8 @@ TEST_CASE("reshard: with relays all 2401 pairs and others are right, minimal and
   }
   check(place("2x2:a,b", "a;-"), place("3x2x2:x,y,z@4-15", "-;y"), {24, 40}, 1, true);
   check(place("2:a", "-;-"), place("5:x@2-6", "-;-"), {20, 60}, 1, true);
+  check(place("2x2:p,q@0-3", "q;-"), place("4x2:r,s@4-11", "r;-"), {12, 64}, 1, true);
+  check(place("3:a", "-;a"), place("2x2x2:x,y,z@3-10", "x;y"), {48, 60}, 1, true);
 }
 
 TEST_CASE("reshard: dimensions beyond two are walked whole") {

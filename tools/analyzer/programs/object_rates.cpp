@@ -10,8 +10,8 @@ namespace ho::analyzer {
 
 namespace {
 
-bool names(const std::vector<std::string>& list, const SharedLink& link) {
-  return std::find(list.begin(), list.end(), link.name) != list.end();
+std::uint64_t rounded_up(double value) {
+  return value < 0x1p63 ? static_cast<std::uint64_t>(std::ceil(value)) : UINT64_MAX;
 }
 
 /// The links' names of the tier from which a rank reads what others publish.
@@ -44,13 +44,11 @@ std::uint64_t publish_ns(const ObjectEdge& edge, const Hardware& hardware) {
 }  // namespace
 
 std::uint64_t time_ns(std::uint64_t bytes, std::uint64_t bytes_per_s) {
-  const double ns = static_cast<double>(bytes) * 1e9 / static_cast<double>(bytes_per_s);
-  return static_cast<std::uint64_t>(std::ceil(ns));
+  return rounded_up(static_cast<double>(bytes) * 1e9 / static_cast<double>(bytes_per_s));
 }
 
 std::uint64_t rate_of(std::uint64_t bytes, std::uint64_t ns) {
-  const double per_s = static_cast<double>(bytes) * 1e9 / static_cast<double>(ns);
-  return static_cast<std::uint64_t>(std::ceil(per_s));
+  return rounded_up(static_cast<double>(bytes) * 1e9 / static_cast<double>(ns));
 }
 
 std::variant<ObjectRates, Impossible> rates_of(const ObjectEdge& edge, const ObjectTimes& times,
@@ -71,10 +69,12 @@ std::variant<ObjectRates, Impossible> rates_of(const ObjectEdge& edge, const Obj
   }
   // A version may be found until the next one is there, and is held until it has been read.
   const std::uint64_t held_max_ns = (edge.versions - 1) * interval_ns - out.publish_ns;
+  // A reader that reads no longer than from look to look has always read when it looks again.
+  const std::uint64_t look_ns = times.look_ns;
   const std::uint64_t keeps_up_ns =
-      times.look_ns < interval_ns ? interval_ns - times.look_ns : times.look_ns;
+      look_ns < interval_ns ? std::max(interval_ns - look_ns, look_ns) : look_ns;
   std::uint64_t read_max_ns = std::min(held_max_ns, keeps_up_ns);
-  const std::uint64_t before_ns = times.longest_interval_ns + out.publish_ns + times.look_ns;
+  const std::uint64_t before_ns = times.longest_interval_ns + out.publish_ns + look_ns;
   if (edge.largest_age_ns > 0) {
     if (edge.largest_age_ns <= before_ns) {
       return no("versions are up to " + format_duration_ns(before_ns) +

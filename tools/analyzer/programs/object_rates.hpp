@@ -11,7 +11,7 @@
 
 namespace ho::analyzer {
 
-/// One side of an edge: what one rank of a program stores or needs of a version.
+/// The bytes of a version that concern one rank.
 struct RankBytes {
   std::uint32_t rank = 0;  ///< its number in the supernode, and of its path in the hardware
   std::uint64_t bytes = 0;
@@ -22,8 +22,8 @@ struct ObjectEdge {
   std::string object;
   std::size_t from = 0;  ///< programs, by index
   std::size_t to = 0;
-  std::vector<RankBytes> publishers;
-  std::vector<RankBytes> readers;
+  std::vector<RankBytes> publishers;    ///< what each stores of a version
+  std::vector<RankBytes> readers;       ///< what each fetches of a version
   std::uint32_t every = 1;              ///< steps of `from` from one version to the next
   std::uint32_t versions = 2;           ///< kept at a time
   std::uint64_t largest_age_ns = 0;     ///< of the version in use; 0: any
@@ -49,7 +49,8 @@ struct ObjectRates {
   std::vector<std::uint64_t> reader_bytes_per_s;  ///< parallel to readers; 0: it reads nothing
 };
 
-/// How long bytes take at a rate, and the rate at which they take so long; both rounded up.
+/// How long bytes take at a rate, and the rate at which they take so long; both rounded up, and
+/// UINT64_MAX where that is less.
 [[nodiscard]] std::uint64_t time_ns(std::uint64_t bytes, std::uint64_t bytes_per_s);
 [[nodiscard]] std::uint64_t rate_of(std::uint64_t bytes, std::uint64_t ns);
 
@@ -60,8 +61,8 @@ struct Impossible {
 
 /// The lowest rates at which each reader keeps up with the versions, or with its own looks if these
 /// are rarer, uses none that is too old, and never holds all versions when the next one comes.
-/// Publishing is as fast as the tier and the links allow: the publishing job's own prefetches come
-/// before it. Readers use remote DDR, or local DDR where there is no other.
+/// Publishing takes what tier and links allow, at once. Readers use remote DDR, or local DDR where
+/// there is no other.
 /// @pre hardware is checked, and has a path for each rank, or one for all, or none
 [[nodiscard]] std::variant<ObjectRates, Impossible> rates_of(const ObjectEdge& edge,
                                                              const ObjectTimes& times,

@@ -1,6 +1,7 @@
 #include "tools/analyzer/programs/plan_programs.hpp"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <utility>
@@ -30,13 +31,93 @@ std::vector<Runner> runners_of(const ProgramsTask& task) {
   return out;
 }
 
-/// The machine of the runners alone: their paths, and what objects leave of the links.
+/// An object with several readers is published once: its first edge counts that.
+bool is_first_of(const ProgramsTask& task, std::size_t edge) {
+  const auto here = task.edges.begin() + static_cast<std::ptrdiff_t>(edge);
+  return std::none_of(task.edges.begin(), here,
+                      [&](const ObjectEdge& one) { return one.object == here->object; });
+}
+
+/// What the objects of one rank take of its own tiers.
+struct OwnUse {
+  std::uint64_t read_bytes_per_s = 0;
+  std::uint64_t write_bytes_per_s = 0;
+  std::uint64_t stored_bytes = 0;
+};
+
+std::uint64_t saturating_add(std::uint64_t a, std::uint64_t b) {
+  return a > UINT64_MAX - b ? UINT64_MAX : a + b;
+}
+
+std::map<std::uint32_t, OwnUse> own_uses(const ProgramsTask& task,
+                                         const std::vector<ObjectTimes>& times,
+                                         const std::vector<ObjectRates>& rates) {
+  std::map<std::uint32_t, OwnUse> out;
+  for (std::size_t e = 0; e < task.edges.size(); ++e) {
+    const ObjectEdge& edge = task.edges[e];
+    for (std::size_t i = 0; i < edge.readers.size(); ++i) {
+      std::uint64_t& reads = out[edge.readers[i].rank].read_bytes_per_s;
+      reads = saturating_add(reads, rates[e].reader_bytes_per_s[i]);
+    }
+    if (!is_first_of(task, e)) continue;
+    for (const RankBytes& one : edge.publishers) {
+      OwnUse& use = out[one.rank];
+      use.write_bytes_per_s =
+          saturating_add(use.write_bytes_per_s, rate_of(one.bytes, times[e].shortest_interval_ns));
+      use.stored_bytes = saturating_add(use.stored_bytes, one.bytes * edge.versions);
+    }
+  }
+  return out;
+}
+
+/// Whether each rank's own tiers carry and hold its objects.
+std::optional<Impossible> overload(const Hardware& hardware,
+                                   const std::map<std::uint32_t, OwnUse>& uses) {
+  const TierSpec& reads = hardware.remote_ddr ? *hardware.remote_ddr : *hardware.local_ddr;
+  for (const auto& [rank, use] : uses) {
+    const auto no = [&, of = rank](const std::string& what, const std::string& most) {
+      return Impossible{"rank " + std::to_string(of) + ": its objects " + what + ", of " + most};
+    };
+    const auto text = [](std::uint64_t rate) {
+      return format_rate(static_cast<double>(rate), "B/s");
+    };
+    // Something is left for steps, however little.
+    if (use.read_bytes_per_s >= reads.read.bytes_per_s) {
+      return no("are read at " + text(use.read_bytes_per_s), text(reads.read.bytes_per_s));
+    }
+    if (use.write_bytes_per_s >= hardware.local_ddr->write.bytes_per_s) {
+      return no("are published at " + text(use.write_bytes_per_s),
+                text(hardware.local_ddr->write.bytes_per_s));
+    }
+    const std::uint64_t room = hardware.local_ddr->capacity_bytes;
+    if (room > 0 && use.stored_bytes > room) {
+      return no("take " + format_bytes(use.stored_bytes) + " with all versions",
+                format_bytes(room));
+    }
+  }
+  return std::nullopt;
+}
+
+/// The machine of the runners alone: their paths, and what objects leave. All ranks have the same
+/// tiers in a plan, so the one whose objects take most decides.
 Hardware left_for(const std::vector<Runner>& runners, const std::vector<LinkLoad>& loads,
-                  Hardware hardware) {
+                  std::map<std::uint32_t, OwnUse>& uses, Hardware hardware) {
   for (std::size_t l = 0; l < loads.size(); ++l) {
     hardware.links[l].read_bytes_per_s -= loads[l].objects.read_bytes_per_s;
     hardware.links[l].write_bytes_per_s -= loads[l].objects.write_bytes_per_s;
   }
+  OwnUse most;
+  for (const Runner& runner : runners) {
+    const OwnUse& use = uses[runner.rank];
+    most.read_bytes_per_s = std::max(most.read_bytes_per_s, use.read_bytes_per_s);
+    most.write_bytes_per_s = std::max(most.write_bytes_per_s, use.write_bytes_per_s);
+    most.stored_bytes = std::max(most.stored_bytes, use.stored_bytes);
+  }
+  (hardware.remote_ddr ? hardware.remote_ddr : hardware.local_ddr)->read.bytes_per_s -=
+      most.read_bytes_per_s;
+  hardware.local_ddr->write.bytes_per_s -= most.write_bytes_per_s;
+  hardware.local_ddr->capacity_bytes -=
+      std::min(hardware.local_ddr->capacity_bytes, most.stored_bytes);
   if (hardware.paths.size() > 1) {
     std::vector<RankPath> paths;
     paths.reserve(runners.size());
@@ -65,13 +146,6 @@ std::optional<Impossible> overload(const SharedLink& link, const LinkLoad& load)
              link.write_bytes_per_s);
 }
 
-/// An object with several readers is published once: its first edge counts that.
-bool is_first_of(const ProgramsTask& task, std::size_t edge) {
-  const auto here = task.edges.begin() + static_cast<std::ptrdiff_t>(edge);
-  return std::none_of(task.edges.begin(), here,
-                      [&](const ObjectEdge& one) { return one.object == here->object; });
-}
-
 /// What objects and minimum rates ask of each link.
 std::vector<LinkLoad> loads_of(const ProgramsTask& task, const std::vector<ObjectTimes>& times,
                                const std::vector<ObjectRates>& rates,
@@ -80,16 +154,19 @@ std::vector<LinkLoad> loads_of(const ProgramsTask& task, const std::vector<Objec
   for (std::size_t e = 0; e < task.edges.size(); ++e) {
     const auto use = link_use(task.edges[e], times[e], rates[e], task.hardware);
     for (std::size_t l = 0; l < out.size(); ++l) {
-      out[l].objects.read_bytes_per_s += use[l].read_bytes_per_s;
-      if (is_first_of(task, e)) out[l].objects.write_bytes_per_s += use[l].write_bytes_per_s;
+      LinkShare& objects = out[l].objects;
+      objects.read_bytes_per_s = saturating_add(objects.read_bytes_per_s, use[l].read_bytes_per_s);
+      if (!is_first_of(task, e)) continue;
+      objects.write_bytes_per_s =
+          saturating_add(objects.write_bytes_per_s, use[l].write_bytes_per_s);
     }
   }
   for (const Runner& runner : runners) {
     const std::uint64_t least = task.programs[runner.program].claim.least_bytes_per_s;
     for (std::size_t l = 0; l < out.size(); ++l) {
       if (!crosses(task.hardware, runner.rank, task.hardware.links[l])) continue;
-      out[l].least.read_bytes_per_s += least;
-      out[l].least.write_bytes_per_s += least;
+      out[l].least.read_bytes_per_s = saturating_add(out[l].least.read_bytes_per_s, least);
+      out[l].least.write_bytes_per_s = out[l].least.read_bytes_per_s;
     }
   }
   return out;
@@ -102,7 +179,8 @@ Result<std::optional<RankInfeasible>> plan_fairly(const ProgramsTask& task,
   std::vector<RankTask> tasks;
   for (const Runner& runner : runners) {
     const ProgramTask& program = task.programs[runner.program];
-    tasks.push_back({program.graph, program.device_budget_bytes, program.period_ns});
+    tasks.push_back(
+        {program.graph, program.device_budget_bytes, program.period_ns, runner.program});
   }
   auto planned = plan_ranks(tasks, left, {{}, Starts::kAnyTime, task.progress});
   if (!planned) return planned.error();
@@ -127,6 +205,26 @@ std::uint64_t job_link(const Hardware& hardware, std::size_t rank,
   return out == UINT64_MAX ? 0 : out;
 }
 
+/// A rank whose part of a link is next to nothing has no plan that anyone wants.
+std::optional<Impossible> too_little(const ProgramsTask& task, const std::vector<Runner>& runners,
+                                     const Hardware& left,
+                                     const std::vector<std::vector<LinkShare>>& shares) {
+  constexpr std::uint64_t kPartsMax = 10'000;
+  for (std::size_t k = 0; k < runners.size(); ++k) {
+    for (std::size_t l = 0; l < left.links.size(); ++l) {
+      const SharedLink& link = task.hardware.links[l];
+      if (!crosses(left, k, link)) continue;
+      if (shares[k][l].read_bytes_per_s >= link.read_bytes_per_s / kPartsMax &&
+          shares[k][l].write_bytes_per_s >= link.write_bytes_per_s / kPartsMax) {
+        continue;
+      }
+      return Impossible{"link " + link.name + ": objects, weights and minimum rates leave rank " +
+                        std::to_string(runners[k].rank) + " less than 1/10000 of it"};
+    }
+  }
+  return std::nullopt;
+}
+
 /// A job's link is held to one rate each way, over all tiers of memory.
 Hardware held_to(std::uint64_t bytes_per_s, Hardware own) {
   if (bytes_per_s == 0) return own;
@@ -135,43 +233,6 @@ Hardware held_to(std::uint64_t bytes_per_s, Hardware own) {
     (*port)->bytes_per_s = std::min((*port)->bytes_per_s, bytes_per_s);
   }
   return own;
-}
-
-/// What a runner's objects take of its job's link, beside its steps.
-std::uint64_t objects_of(const ProgramsTask& task, const ProgramsPlan& plan, std::uint32_t rank) {
-  std::uint64_t reads = 0;
-  std::uint64_t writes = 0;
-  for (std::size_t e = 0; e < task.edges.size(); ++e) {
-    const ObjectEdge& edge = task.edges[e];
-    for (std::size_t i = 0; i < edge.readers.size(); ++i) {
-      if (edge.readers[i].rank == rank) reads += plan.edges[e].reader_bytes_per_s[i];
-    }
-    for (const RankBytes& one : edge.publishers) {
-      if (one.rank != rank || !is_first_of(task, e)) continue;
-      writes += rate_of(one.bytes, plan.edges[e].interval_ns);
-    }
-  }
-  return std::max(reads, writes);
-}
-
-/// Publishing within a job's held link takes longer.
-std::optional<Impossible> publish_held(const ProgramsTask& task,
-                                       const std::vector<ObjectTimes>& times, ProgramsPlan& plan) {
-  for (std::size_t e = 0; e < task.edges.size(); ++e) {
-    ObjectRates& rates = plan.edges[e];
-    for (const RankBytes& one : task.edges[e].publishers) {
-      for (std::size_t k = 0; k < plan.ranks.size(); ++k) {
-        const std::uint64_t held = plan.held_bytes_per_s[k];
-        if (plan.ranks[k].rank != one.rank || held == 0) continue;
-        rates.publish_ns = std::max(rates.publish_ns, time_ns(one.bytes, held));
-      }
-    }
-    if (rates.publish_ns < times[e].shortest_interval_ns) continue;
-    return Impossible{task.edges[e].object + ": within its part of the link, to publish takes " +
-                      format_duration_ns(rates.publish_ns) + ", and a version comes after " +
-                      format_duration_ns(times[e].shortest_interval_ns)};
-  }
-  return std::nullopt;
 }
 
 /// Ranks within parts of their own.
@@ -190,7 +251,7 @@ Result<std::optional<RankInfeasible>> plan_held(const ProgramsTask& task,
     const ProgramTask& program = task.programs[runners[k].program];
     const std::uint64_t held = job_link(left, k, shares[k]);
     const Hardware own = held_to(held, for_one(left, k, shares[k]));
-    plan.held_bytes_per_s.push_back(held == 0 ? 0 : held + objects_of(task, plan, runners[k].rank));
+    plan.held_bytes_per_s.push_back(held);
     const auto known = std::find_if(made.begin(), made.end(), [&](const Made& one) {
       return one.program == runners[k].program && one.own == own;
     });
@@ -233,6 +294,7 @@ std::uint64_t shortest_step_ns(const ProgramTask& program) {
 /// The times of versions: by the plan's steps, where there is a plan.
 std::vector<ObjectTimes> times_of(const ProgramsTask& task, const ProgramsPlan* plan) {
   std::vector<std::uint64_t> longest_ns;
+  longest_ns.reserve(task.programs.size());
   for (const ProgramTask& program : task.programs) longest_ns.push_back(shortest_step_ns(program));
   if (plan != nullptr) {
     for (const ProgramRank& rank : plan->ranks) {
@@ -248,6 +310,22 @@ std::vector<ObjectTimes> times_of(const ProgramsTask& task, const ProgramsPlan* 
   return out;
 }
 
+/// Dates the planned rates by the steps as they came out. @return why these are not enough.
+std::optional<Impossible> settle(const ObjectEdge& edge, const ObjectTimes& now,
+                                 const Hardware& hardware, ObjectRates& planned) {
+  auto needed = rates_of(edge, now, hardware);
+  if (auto* no = std::get_if<Impossible>(&needed)) return std::move(*no);
+  const ObjectRates& least = std::get<ObjectRates>(needed);
+  if (least.read_ns < planned.read_ns) {
+    return Impossible{edge.object + ": with steps as they were planned, readers have " +
+                      format_duration_ns(least.read_ns) + " and need " +
+                      format_duration_ns(planned.read_ns)};
+  }
+  planned.interval_ns = least.interval_ns;
+  planned.age_ns = least.age_ns - least.read_ns + planned.read_ns;
+  return std::nullopt;
+}
+
 /// A plan for these times.
 Result<Answer> plan_once(const ProgramsTask& task, const std::vector<Runner>& runners,
                          const std::vector<ObjectTimes>& times) {
@@ -261,12 +339,17 @@ Result<Answer> plan_once(const ProgramsTask& task, const std::vector<Runner>& ru
   for (std::size_t l = 0; l < plan.links.size(); ++l) {
     if (auto no = overload(task.hardware.links[l], plan.links[l])) return Answer(std::move(*no));
   }
+  auto uses = own_uses(task, times, plan.edges);
+  if (auto no = overload(task.hardware, uses)) return Answer(*std::move(no));
   if (runners.empty()) return Answer(std::move(plan));
-  const Hardware left = left_for(runners, plan.links, task.hardware);
+  const Hardware left = left_for(runners, plan.links, uses, task.hardware);
   std::vector<LinkClaim> claims;
   claims.reserve(runners.size());
   for (const Runner& runner : runners) claims.push_back(task.programs[runner.program].claim);
   const auto shares = held_shares(left, claims);
+  if (shares) {
+    if (auto no = too_little(task, runners, left, *shares)) return Answer(*std::move(no));
+  }
   const auto infeasible = shares ? plan_held(task, runners, left, *shares, plan)
                                  : plan_fairly(task, runners, left, plan);
   if (!infeasible) return infeasible.error();
@@ -275,9 +358,6 @@ Result<Answer> plan_once(const ProgramsTask& task, const std::vector<Runner>& ru
     no.rank = runners[no.rank].program;
     return Answer(std::move(no));
   }
-  if (shares) {
-    if (auto no = publish_held(task, times, plan)) return Answer(*std::move(no));
-  }
   return Answer(std::move(plan));
 }
 
@@ -285,33 +365,34 @@ Result<Answer> plan_once(const ProgramsTask& task, const std::vector<Runner>& ru
 
 Result<Answer> plan_programs(const ProgramsTask& task) {
   HO_CHECK(task.hardware.local_ddr.has_value());
+  for (const ObjectEdge& edge : task.edges) {
+    constexpr std::uint64_t kRingNsMax = 1ULL << 54U;  // so that no sum of times wraps around
+    const std::uint64_t step_ns = shortest_step_ns(task.programs[edge.from]);
+    if (step_ns > 0 && edge.every > 0 &&
+        step_ns <= kRingNsMax / edge.every / std::max(edge.versions, 1U)) {
+      continue;
+    }
+    return Error(Errc::kInvalidArgument,
+                 edge.object +
+                     ": a version's interval is 0, or all kept ones together take more "
+                     "than 2^54 ns");
+  }
   const std::vector<Runner> runners = runners_of(task);
   std::vector<ObjectTimes> times = times_of(task, nullptr);
-  for (const ObjectTimes& each : times) HO_CHECK(each.shortest_interval_ns > 0);
   // Longer steps leave readers less time, which takes more of the links, which may make steps
   // longer.
   constexpr int kRoundsMax = 4;
-  for (int round = 0;; ++round) {
+  for (int round = 1;; ++round) {
     auto answer = plan_once(task, runners, times);
     if (!answer || !std::holds_alternative<ProgramsPlan>(*answer)) return answer;
     auto& plan = std::get<ProgramsPlan>(*answer);
-    std::vector<ObjectTimes> now = times_of(task, &plan);
-    bool kept = true;
-    for (std::size_t e = 0; e < task.edges.size(); ++e) {
-      // Ages hold for the steps as they came out.
-      const std::uint64_t largest_ns = task.edges[e].largest_age_ns;
-      ObjectRates& rates = plan.edges[e];
-      rates.interval_ns = now[e].longest_interval_ns;
-      rates.age_ns = rates.interval_ns + rates.publish_ns + now[e].look_ns + rates.read_ns;
-      if (largest_ns == 0 || rates.age_ns <= largest_ns) continue;
-      kept = false;
-      if (round + 1 == kRoundsMax) {
-        return Answer(Impossible{
-            task.edges[e].object + ": versions become up to " + format_duration_ns(rates.age_ns) +
-            " old, and largest_staleness is " + format_duration_ns(largest_ns)});
-      }
+    const std::vector<ObjectTimes> now = times_of(task, &plan);
+    std::optional<Impossible> late;
+    for (std::size_t e = 0; e < task.edges.size() && !late; ++e) {
+      late = settle(task.edges[e], now[e], task.hardware, plan.edges[e]);
     }
-    if (kept) return answer;
+    if (!late) return answer;
+    if (round == kRoundsMax) return Answer(*std::move(late));
     for (std::size_t e = 0; e < times.size(); ++e) {
       times[e].longest_interval_ns =
           std::max(times[e].longest_interval_ns, now[e].longest_interval_ns);

@@ -48,9 +48,9 @@ struct LinkLoad {
 
 struct ProgramsPlan {
   std::vector<ProgramRank> ranks;
-  /// Parallel to `ranks`, in bytes per second each way: what its job's link is to be held to, its
-  /// objects included, so that weights and minimum rates hold; 0: it crosses no shared link. Empty:
-  /// fair sharing keeps them.
+  /// Parallel to `ranks`, in bytes per second each way: what its steps' link is to be held to, so
+  /// that weights and minimum rates hold; 0: it crosses no shared link. Empty: fair sharing keeps
+  /// them. Objects come on top.
   std::vector<std::uint64_t> held_bytes_per_s;
   std::uint64_t ignoring_stall_ns =
       0;  ///< sum over all ranks, if each plan expects the links for itself
@@ -60,8 +60,8 @@ struct ProgramsPlan {
 
 /// Plans programs that share a supernode. Objects come first: each reader gets the lowest rate at
 /// which it keeps up. The ranks' steps are planned for what is left of the links: by plan_ranks(),
-/// with the starts for which they stall least, or, where weights or minimum rates need it, each
-/// within a part of its own. Each schedule is proven for itself. Deterministic.
+/// with the starts of programs for which they stall least, or, where weights or minimum rates need
+/// it, each within a part of its own. Each schedule is proven for itself. Deterministic.
 /// @return Impossible: rates or ages that cannot be kept; RankInfeasible, by index of
 /// ProgramsTask::programs: a budget is too small; the errors of analyze() and simulate_ranks().
 [[nodiscard]] Result<std::variant<ProgramsPlan, Impossible, RankInfeasible>> plan_programs(

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "common/base/check.hpp"
@@ -53,6 +54,8 @@ class Planner {
   Result<void> in_turns();
   [[nodiscard]] Shares scaled_shares(double scale) const;
   Result<void> turn(std::size_t rank);
+  [[nodiscard]] std::vector<std::size_t> firsts_of_groups() const;
+  void set_start(std::vector<Choice>& choices, std::size_t rank, std::uint64_t start_ns) const;
   [[nodiscard]] Shares left_by_others(std::size_t rank) const;
   [[nodiscard]] Result<std::uint64_t> bound_ns();
 
@@ -182,13 +185,34 @@ Shares Planner::left_by_others(std::size_t rank) const {
   return out;
 }
 
+/// The first rank of each group; a rank without one is a group of its own.
+std::vector<std::size_t> Planner::firsts_of_groups() const {
+  std::vector<std::size_t> out;
+  std::set<std::size_t> seen;
+  for (std::size_t k = 0; k < tasks_.size(); ++k) {
+    if (!tasks_[k].group || seen.insert(*tasks_[k].group).second) out.push_back(k);
+  }
+  return out;
+}
+
+/// For all of the rank's group.
+void Planner::set_start(std::vector<Choice>& choices, std::size_t rank,
+                        std::uint64_t start_ns) const {
+  for (std::size_t k = 0; k < choices.size(); ++k) {
+    const bool same = tasks_[k].group && tasks_[k].group == tasks_[rank].group;
+    if (k == rank || same) choices[k].start_ns = start_ns;
+  }
+}
+
 /// Plans of equal parts, with begins evenly over a step.
 Result<void> Planner::seed(const std::vector<Choice>& choices) {
   seeds_.push_back(choices);
   if (options_.starts == Starts::kTogether) return {};
   std::vector<Choice> later = choices;
-  for (std::size_t k = 0; k < later.size(); ++k) {
-    later[k].start_ns = std::max(times_.step_ns, tasks_[k].period_ns) / later.size() * k;
+  const std::vector<std::size_t> firsts = firsts_of_groups();
+  for (std::size_t i = 0; i < firsts.size(); ++i) {
+    const std::uint64_t period_ns = std::max(times_.step_ns, tasks_[firsts[i]].period_ns);
+    set_start(later, firsts[i], period_ns / firsts.size() * i);
   }
   return consider(later);
 }
@@ -207,11 +231,13 @@ Result<void> Planner::turn(std::size_t rank) {
     with[rank].plan = plans[i];
     if (auto done = consider(with); !done) return done;
   }
-  if (options_.starts == Starts::kTogether) return {};
+  const std::vector<std::size_t> firsts = firsts_of_groups();
+  const bool leads = std::find(firsts.begin(), firsts.end(), rank) != firsts.end();
+  if (options_.starts == Starts::kTogether || !leads) return {};
   const std::uint64_t period_ns = std::max(times_.ranks[rank].step_ns, tasks_[rank].period_ns);
   for (std::uint64_t i = 0; i < kStarts; ++i) {
     std::vector<Choice> with = best_;
-    with[rank].start_ns = period_ns / kStarts * i;
+    set_start(with, rank, period_ns / kStarts * i);
     if (with[rank].start_ns == best_[rank].start_ns) continue;
     if (auto done = consider(with); !done) return done;
   }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -19,7 +20,8 @@ namespace ho::analyzer {
 struct RankTask {
   const Graph* graph = nullptr;  ///< outlives the call; ranks with the same step name the same one
   std::uint64_t device_budget_bytes = 0;
-  std::uint64_t period_ns = 0;  ///< its steps begin so far apart; 0: one after the other
+  std::uint64_t period_ns = 0;            ///< its steps begin so far apart; 0: one after the other
+  std::optional<std::size_t> group = {};  ///< ranks of one group begin together
 };
 
 /// The times of all ranks together, by simulate_ranks().

@@ -11,10 +11,6 @@ namespace ho::analyzer {
 
 namespace {
 
-bool names(const std::vector<std::string>& list, const SharedLink& link) {
-  return std::find(list.begin(), list.end(), link.name) != list.end();
-}
-
 void limit(Link& link, std::uint64_t bytes_per_s) {
   link.bytes_per_s = std::min(link.bytes_per_s, bytes_per_s);
 }
@@ -53,6 +49,10 @@ Hardware byte_counter(bool reads) {
 }
 
 }  // namespace
+
+bool names(const std::vector<std::string>& path, const SharedLink& link) {
+  return std::find(path.begin(), path.end(), link.name) != path.end();
+}
 
 const RankPath& path_of(const Hardware& hardware, std::size_t rank) {
   static const RankPath kNothingShared;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "common/model/graph.hpp"
@@ -17,6 +18,9 @@ struct LinkShare {
 
 /// The entry of one rank in the hardware.
 [[nodiscard]] const RankPath& path_of(const Hardware& hardware, std::size_t rank);
+
+/// Whether a path of a tier names the link.
+[[nodiscard]] bool names(const std::vector<std::string>& path, const SharedLink& link);
 
 /// Whether any transfer of the rank crosses the link.
 [[nodiscard]] bool crosses(const Hardware& hardware, std::size_t rank, const SharedLink& link);

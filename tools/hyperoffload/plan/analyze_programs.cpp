@@ -1,26 +1,20 @@
 #include <algorithm>
-#include <deque>
 #include <filesystem>
-#include <map>
 #include <memory>
-#include <optional>
-#include <set>
 #include <string>
 #include <system_error>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "common/base/json.hpp"
 #include "common/base/units.hpp"
 #include "common/cli/layout.hpp"
-#include "common/layout/layout.hpp"
 #include "proto/files/convert.hpp"
 #include "proto/files/file.hpp"
-#include "proto/files/programs.hpp"
-#include "tools/analyzer/analyzer.hpp"
 #include "tools/analyzer/programs/plan_programs.hpp"
 #include "tools/hyperoffload/command.hpp"
+#include "tools/hyperoffload/plan/infeasible.hpp"
+#include "tools/hyperoffload/plan/programs_input.hpp"
 
 namespace ho::cli {
 
@@ -32,189 +26,16 @@ struct Arguments {
   std::string out;
 };
 
-/// All that the files say.
-struct Inputs {
-  ProgramsFile file;
-  std::vector<layout::Mesh> meshes;              ///< by program
-  std::deque<Graph> graphs;                      ///< each file once
-  std::vector<std::vector<TensorMove>> tensors;  ///< by object
-  std::vector<std::string> paths;
-  analyzer::ProgramsTask task;
-};
-
 std::string in_folder(const Arguments& args, const std::string& name) {
   return (std::filesystem::path(args.out) / name).string();
 }
 
-Error bad(const std::string& why) { return Error(Errc::kInvalidArgument, why); }
-
-Result<void> check_ranks(const Arguments& args, const Inputs& inputs) {
-  const std::size_t paths = inputs.task.hardware.paths.size();
-  std::map<std::uint32_t, std::string> program_of;
-  for (std::size_t i = 0; i < inputs.meshes.size(); ++i) {
-    const std::string& name = inputs.file.programs[i].name;
-    for (const std::uint32_t rank : inputs.meshes[i].ranks) {
-      const auto [at, is_new] = program_of.try_emplace(rank, name);
-      if (!is_new) {
-        return bad("programs " + at->second + " and " + name + " both have rank " +
-                   std::to_string(rank) + "; say which are whose, as \"4:dp@0-3\"")
-            .at(args.programs);
-      }
-      if (paths > 1 && rank >= paths) {
-        return bad("program " + name + " has rank " + std::to_string(rank) +
-                   ", and there are paths of " + std::to_string(paths) + " ranks")
-            .at(args.hardware);
-      }
-    }
-  }
-  return {};
-}
-
-Result<void> read_program(const Arguments& args, Inputs& inputs, const ProgramSpec& spec) {
-  auto mesh = layout::parse_mesh(spec.mesh);
-  if (!mesh) return mesh.error().at("mesh");
-  analyzer::ProgramTask task;
-  task.ranks = mesh->ranks;
-  task.claim = {spec.weight, spec.minimum_bytes_per_s};
-  task.period_ns = spec.period_ns;
-  inputs.meshes.push_back(*std::move(mesh));
-  if (!spec.graph.empty()) {
-    auto graph = read_graph_file(spec.graph);
-    if (!graph) return graph.error();
-    inputs.paths.push_back(spec.graph);
-    task.graph = &inputs.graphs.emplace_back(*std::move(graph));
-    const bool takes_time = std::any_of(task.graph->ops.begin(), task.graph->ops.end(),
-                                        [](const Op& op) { return op.duration_ns > 0; });
-    if (!takes_time) return bad(spec.graph + ": its ops take no time");
-    task.device_budget_bytes = inputs.task.hardware.device_bytes;
-    if (!spec.device_memory.empty()) {
-      const auto memory = parse_memory_size(spec.device_memory);
-      if (!memory)
-        return bad("device_memory \"" + spec.device_memory +
-                   "\" is neither a size such as \"28GiB\" nor a share such as \"60%\"");
-      task.device_budget_bytes = memory->of(analyzer::peak_unmanaged_bytes(*task.graph));
-    }
-    if (task.device_budget_bytes == 0) {
-      return bad("device_memory is missing, and " + args.hardware + " has no deviceBytes");
-    }
-  }
-  inputs.task.programs.push_back(std::move(task));
-  return {};
-}
-
-Result<layout::Layout> layout_of(const std::string& own, const std::string& common,
-                                 const layout::Mesh& mesh, const layout::Shape& shape) {
-  const std::string& text = own.empty() ? common : own;
-  if (!text.empty()) return layout::parse_layout(text, mesh);
-  layout::Layout whole;
-  whole.dimensions.resize(shape.size());
-  return whole;
-}
-
-/// Bytes of a tensor that each position has; of equal tiles only the first one, if `once`.
-Result<std::vector<std::uint64_t>> tiles(const TensorMove& tensor, const layout::Mesh& mesh,
-                                         const layout::Layout& layout, bool once) {
-  if (!layout.partials.empty()) return bad("a partial value cannot be published or read");
-  const auto boxes = layout::regions(mesh, layout, tensor.shape);
-  if (!boxes) return boxes.error();
-  std::set<std::vector<std::uint64_t>> seen;
-  std::vector<std::uint64_t> out;
-  for (const layout::Box& box : *boxes) {
-    std::vector<std::uint64_t> begins;
-    for (const layout::Interval& side : box.intervals()) begins.push_back(side.begin);
-    const bool counts = !box.empty() && (!once || seen.insert(std::move(begins)).second);
-    out.push_back(counts ? box.elements() * tensor.element_bytes : 0);
-  }
-  return out;
-}
-
-std::vector<analyzer::RankBytes> no_bytes(const layout::Mesh& mesh) {
-  std::vector<analyzer::RankBytes> out;
-  for (const std::uint32_t rank : mesh.ranks) out.push_back({rank, 0});
-  return out;
-}
-
-Result<void> read_object(Inputs& inputs, const ObjectSpec& spec) {
-  auto tensors = read_tensors_file(spec.tensors);
-  if (!tensors) return tensors.error();
-  inputs.paths.push_back(spec.tensors);
-  const layout::Mesh& from = inputs.meshes[spec.from];
-  const layout::Mesh& to = inputs.meshes[spec.to];
-  analyzer::ObjectEdge edge;
-  edge.object = spec.name;
-  edge.publishers = no_bytes(from);
-  edge.readers = no_bytes(to);
-  // The tensors of a model have few different shapes.
-  using Tiles = std::pair<std::vector<std::uint64_t>, std::vector<std::uint64_t>>;
-  std::map<std::tuple<layout::Shape, std::uint64_t, std::string_view, std::string_view>, Tiles>
-      known;
-  for (TensorMove& tensor : *tensors) {
-    const auto [at, is_new] =
-        known.try_emplace({tensor.shape, tensor.element_bytes, tensor.from, tensor.to});
-    if (is_new) {
-      const auto sides = [&]() -> Result<Tiles> {
-        if (auto ok = layout::check_shape(tensor.shape); !ok) return ok.error().at("shape");
-        const auto old = layout_of(tensor.from, spec.from_layout, from, tensor.shape);
-        if (!old) return old.error().at("the layout of " + inputs.file.programs[spec.from].name);
-        const auto wanted = layout_of(tensor.to, spec.to_layout, to, tensor.shape);
-        if (!wanted)
-          return wanted.error().at("the layout of " + inputs.file.programs[spec.to].name);
-        auto stored = tiles(tensor, from, *old, true);
-        if (!stored) return stored.error();
-        auto read = tiles(tensor, to, *wanted, false);
-        if (!read) return read.error();
-        return Tiles{*std::move(stored), *std::move(read)};
-      }();
-      if (!sides) return sides.error().at(spec.tensors + ": tensor \"" + tensor.name + "\"");
-      at->second = *sides;
-    }
-    for (std::size_t i = 0; i < edge.publishers.size(); ++i) {
-      edge.publishers[i].bytes += at->second.first[i];
-    }
-    for (std::size_t i = 0; i < edge.readers.size(); ++i) {
-      edge.readers[i].bytes += at->second.second[i];
-    }
-  }
-  edge.from = spec.from;
-  edge.to = spec.to;
-  edge.every = spec.every;
-  edge.versions = spec.versions;
-  edge.largest_age_ns = spec.largest_staleness_ns;
-  edge.least_bytes_per_s = spec.minimum_bytes_per_s;
-  inputs.task.edges.push_back(std::move(edge));
-  inputs.tensors.push_back(*std::move(tensors));
-  return {};
-}
-
-/// Into `inputs`, whose graphs the task points to.
-Result<void> read_all(const Arguments& args, Inputs& inputs) {
-  auto hardware = read_hardware_file(args.hardware);
-  if (!hardware) return hardware.error();
-  if (!hardware->local_ddr) return bad("no localDdr, where programs publish").at(args.hardware);
-  inputs.task.hardware = *std::move(hardware);
-  auto file = read_programs_file(args.programs);
-  if (!file) return file.error();
-  inputs.file = *std::move(file);
-  inputs.paths = {args.programs, args.hardware};
-  for (const ProgramSpec& spec : inputs.file.programs) {
-    if (auto ok = read_program(args, inputs, spec); !ok) {
-      return ok.error().at("program \"" + spec.name + "\"").at(args.programs);
-    }
-  }
-  if (auto ok = check_ranks(args, inputs); !ok) return ok;
-  for (const ObjectSpec& spec : inputs.file.objects) {
-    if (auto ok = read_object(inputs, spec); !ok) {
-      return ok.error().at("object \"" + spec.name + "\"").at(args.programs);
-    }
-  }
-  return {};
-}
-
-std::string schedule_name(const Inputs& inputs, const analyzer::ProgramRank& rank) {
+std::string schedule_name(const ProgramsInput& inputs, const analyzer::ProgramRank& rank) {
   return inputs.file.programs[rank.program].name + "-" + std::to_string(rank.rank) + ".hos";
 }
 
-void write_programs(JsonWriter& json, const Inputs& inputs, const analyzer::ProgramsPlan& plan) {
+void write_programs(JsonWriter& json, const ProgramsInput& inputs,
+                    const analyzer::ProgramsPlan& plan) {
   json.key("programs").begin_array();
   for (std::size_t i = 0; i < inputs.file.programs.size(); ++i) {
     const ProgramSpec& spec = inputs.file.programs[i];
@@ -238,7 +59,8 @@ void write_programs(JsonWriter& json, const Inputs& inputs, const analyzer::Prog
   json.end();
 }
 
-void write_objects(JsonWriter& json, const Inputs& inputs, const analyzer::ProgramsPlan& plan) {
+void write_objects(JsonWriter& json, const ProgramsInput& inputs,
+                   const analyzer::ProgramsPlan& plan) {
   json.key("objects").begin_array();
   for (std::size_t e = 0; e < plan.edges.size(); ++e) {
     const ObjectSpec& spec = inputs.file.objects[e];
@@ -263,7 +85,8 @@ void write_objects(JsonWriter& json, const Inputs& inputs, const analyzer::Progr
     for (std::size_t i = 0; i < edge.readers.size(); ++i) {
       json.begin_object()
           .field("rank", edge.readers[i].rank)
-          .field("bytes", edge.readers[i].bytes)
+          .field("bytes", inputs.needed[e][i].bytes)
+          .field("fetched_bytes", edge.readers[i].bytes)
           .field("link_bytes_per_s", rates.reader_bytes_per_s[i])
           .end();
     }
@@ -273,8 +96,8 @@ void write_objects(JsonWriter& json, const Inputs& inputs, const analyzer::Progr
       for (const std::uint64_t size : tensor.shape) json.value(size);
       json.end()
           .field("element_bytes", tensor.element_bytes)
-          .field("from", tensor.from.empty() ? spec.from_layout : tensor.from)
-          .field("to", tensor.to.empty() ? spec.to_layout : tensor.to)
+          .field("from", tensor.from)
+          .field("to", tensor.to)
           .end();
     }
     json.end().end();
@@ -282,7 +105,7 @@ void write_objects(JsonWriter& json, const Inputs& inputs, const analyzer::Progr
   json.end();
 }
 
-std::string to_json(const Inputs& inputs, const analyzer::ProgramsPlan& plan) {
+std::string to_json(const ProgramsInput& inputs, const analyzer::ProgramsPlan& plan) {
   JsonWriter json;
   json.begin_object();
   write_programs(json, inputs, plan);
@@ -316,7 +139,8 @@ std::string rate_text(std::uint64_t bytes_per_s) {
   return bytes_per_s == 0 ? "-" : format_rate(static_cast<double>(bytes_per_s), "B/s");
 }
 
-std::string ranks_table(const Inputs& inputs, const analyzer::ProgramsPlan& plan, Format format) {
+std::string ranks_table(const ProgramsInput& inputs, const analyzer::ProgramsPlan& plan,
+                        Format format) {
   Table table({{"PROGRAM"},
                {"RANK", Table::Shown::kAlways, kRight},
                {"START", Table::Shown::kAlways, kRight},
@@ -334,7 +158,8 @@ std::string ranks_table(const Inputs& inputs, const analyzer::ProgramsPlan& plan
   return plan.ranks.empty() ? "" : table.text(format);
 }
 
-std::string objects_table(const Inputs& inputs, const analyzer::ProgramsPlan& plan, Format format) {
+std::string objects_table(const ProgramsInput& inputs, const analyzer::ProgramsPlan& plan,
+                          Format format) {
   Table table({{"OBJECT"},
                {"FROM"},
                {"TO"},
@@ -356,8 +181,8 @@ std::string objects_table(const Inputs& inputs, const analyzer::ProgramsPlan& pl
   return plan.edges.empty() ? "" : table.text(format);
 }
 
-std::string to_text(const Arguments& args, const Inputs& inputs, const analyzer::ProgramsPlan& plan,
-                    Format format) {
+std::string to_text(const Arguments& args, const ProgramsInput& inputs,
+                    const analyzer::ProgramsPlan& plan, Format format) {
   Facts facts(std::to_string(inputs.file.programs.size()) + " programs");
   if (!plan.ranks.empty()) {
     std::uint64_t stall_ns = 0;
@@ -385,7 +210,7 @@ std::string to_text(const Arguments& args, const Inputs& inputs, const analyzer:
   return text;
 }
 
-Result<void> write_all(const Arguments& args, const Inputs& inputs,
+Result<void> write_all(const Arguments& args, const ProgramsInput& inputs,
                        const analyzer::ProgramsPlan& plan) {
   std::error_code error;
   std::filesystem::create_directories(args.out, error);
@@ -409,10 +234,13 @@ int refuse_impossible(Console& console, const std::string& why) {
 }
 
 int run(Console& console, const Arguments& args) {
-  Inputs inputs;
-  if (auto read = read_all(args, inputs); !read) return console.refuse(read.error());
+  ProgramsInput inputs;
+  if (auto read = read_programs(args.programs, args.hardware, inputs); !read) {
+    return console.refuse(read.error());
+  }
   Files files{inputs.paths, {in_folder(args, "programs.json")}};
   for (std::size_t i = 0; i < inputs.task.programs.size(); ++i) {
+    if (inputs.task.programs[i].graph == nullptr) continue;
     for (const std::uint32_t rank : inputs.task.programs[i].ranks) {
       files.outputs.push_back(schedule_name(inputs, {rank, i, {}, {}}));
       files.outputs.back() = in_folder(args, files.outputs.back());
@@ -426,13 +254,7 @@ int run(Console& console, const Arguments& args) {
     return refuse_impossible(console, no->why);
   }
   if (const auto* no = std::get_if<analyzer::RankInfeasible>(&*planned)) {
-    const std::string& name = inputs.file.programs[no->rank].name;
-    const std::string what = no->why.op_name.empty() ? "its step" : "op " + no->why.op_name;
-    console.complain(Error(Errc::kExhausted, "program " + name + ": the " + no->why.tier +
-                                                 " cannot hold it: " + what + " needs " +
-                                                 format_bytes(no->why.needs_bytes)),
-                     kExitInfeasible);
-    return kExitInfeasible;
+    return answer_infeasible(console, "program", inputs.file.programs[no->rank].name, no->why);
   }
   const auto& plan = std::get<analyzer::ProgramsPlan>(*planned);
   if (auto written = write_all(args, inputs, plan); !written) {
@@ -469,11 +291,11 @@ void add_analyze_programs(Program& program) {
       command,
       {"Objects come first: each reader gets the lowest rate at which it keeps up with the "
        "versions and uses none older than largest_staleness. The programs' steps are planned for "
-       "what this leaves of the links, with the starts for which they stall least. Where weights "
-       "differ or a minimum rate is above a fair part of a link, each rank is planned for a part "
-       "of its own, and HELD TO is what its job sets as link_bytes_per_s. AGE is how old a version "
-       "can be while it is used. The Python class Programs opens publishers and subscribers by "
-       "programs.json.",
+       "what this leaves of the links, with the starts of programs for which they stall least. "
+       "Where weights differ or a minimum rate is above a fair part of a link, each rank is "
+       "planned for a part of its own, and HELD TO is what its job sets as link_bytes_per_s. AGE "
+       "is how old a version can be while it is used. The Python class Programs opens publishers "
+       "and subscribers by programs.json.",
        {"hyperoffload analyze-programs programs.textproto --hardware node.json \\\n"
         "    --out plan"},
        {{kExitDone, "planned"},

@@ -17,6 +17,7 @@
 #include "tools/analyzer/analyzer.hpp"
 #include "tools/analyzer/ranks/plan_ranks.hpp"
 #include "tools/hyperoffload/command.hpp"
+#include "tools/hyperoffload/plan/infeasible.hpp"
 
 namespace ho::cli {
 
@@ -132,31 +133,6 @@ std::string to_text(const Answer& answer, const analyzer::RanksPlan& plan, Forma
   return facts.text(format) + table.text(format);
 }
 
-int answer_infeasible(Console& console, const analyzer::RankInfeasible& infeasible) {
-  const analyzer::Infeasible& why = infeasible.why;
-  if (console.json()) {
-    JsonWriter json;
-    json.begin_object()
-        .key("infeasible")
-        .begin_object()
-        .field("rank", infeasible.rank)
-        .field("op", why.op_id)
-        .field("op_name", why.op_name)
-        .field("tier", why.tier)
-        .field("needs_bytes", why.needs_bytes)
-        .end()
-        .end();
-    console.print(std::move(json).text());
-  }
-  const std::string what = why.op_name.empty() ? "its step" : "op " + why.op_name;
-  console.complain(Error(Errc::kExhausted, "rank " + std::to_string(infeasible.rank) + ": the " +
-                                               why.tier + " cannot hold it: " + what + " needs " +
-                                               format_bytes(why.needs_bytes) + " (" +
-                                               std::to_string(why.needs_bytes) + " bytes)"),
-                   kExitInfeasible);
-  return kExitInfeasible;
-}
-
 /// The graph of each rank, each file read once.
 struct Graphs {
   std::deque<Graph> graphs;
@@ -254,7 +230,7 @@ int run(Console& console, const Arguments& args) {
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - began;
   if (!planned) return answer_failure(console, planned.error());
   if (const auto* infeasible = std::get_if<analyzer::RankInfeasible>(&*planned)) {
-    return answer_infeasible(console, *infeasible);
+    return answer_infeasible(console, "rank", infeasible->rank, infeasible->why);
   }
   const auto& plan = std::get<analyzer::RanksPlan>(*planned);
   if (auto written = write_all(args, plan); !written) return console.refuse(written.error());

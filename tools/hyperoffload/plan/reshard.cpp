@@ -351,7 +351,8 @@ void add_reshard(Program& program) {
        "stride_bytes apart in both buffers. A get from the rank itself is a copy. Gets with "
        "\"combine\" add terms of a partial value, in their order. With --tensors the result "
        "has the sums, and the bytes of each rank's link. Gets with \"relay\" (--relays) read the "
-       "other rank's buffer under the new layout, once its own gets are done. hyperoffload objects "
+       "other rank's buffer under the new layout, once that has its gets without. hyperoffload "
+       "objects "
        "save does it with a "
        "published object of a running program.",
        {"hyperoffload reshard --mesh-from 4x2:dp,tp --from 'tp;-' \\\n"
