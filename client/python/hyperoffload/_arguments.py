@@ -52,6 +52,15 @@ def seconds_of(wait):
     return float(wait)
 
 
+def link_of(link):
+    """Bytes per second that a job takes of its links; None: as many as they carry, as 0 says."""
+    if link is None:
+        return 0
+    if type(link) is not int or not 0 < link < 1 << 60:
+        raise ValueError(f"link is {link!r}; write bytes per second, as 2_000_000_000")
+    return link
+
+
 def budget_of(device_memory):
     """Returns what "60%" (of what the step holds plainly), "2GiB" or a number of bytes are of the
     step's bytes, as a function."""

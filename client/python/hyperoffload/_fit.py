@@ -5,13 +5,13 @@ from typing import Literal
 
 import torch
 
-from ._arguments import budget_of, check_hardware, check_pool, check_training, copies_of, seconds_of
+from ._arguments import budget_of, check_hardware, check_pool, check_training, copies_of, link_of, seconds_of
 from ._run import Run
 
 
 def fit(model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, device_memory: str | int, pool: str,
         replan: Literal["once", "auto", "never"] = "once", hardware: str | os.PathLike | None = None,
-        copies: int | None = None, wait: float | None = None) -> Run:
+        copies: int | None = None, wait: float | None = None, link: int | None = None) -> Run:
     """Runs the training steps of a `with` block within a device memory budget.
 
         with hyperoffload.fit(model, optimizer, device_memory="60%",
@@ -43,6 +43,8 @@ def fit(model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, device_memo
 
     wait: seconds for which the job waits for memory of the pool that other jobs hold, each time it needs
         some, before it ends with Error "exhausted"; None: it does not wait.
+    link: bytes per second, each way, that the job takes of its links, as `hyperoffload analyze-programs`
+        names them; None: no limit. The plan is made for it.
 
     run.notice says when the job should leave a node (an administrator drains it, or its daemon ends):
 
@@ -63,4 +65,4 @@ def fit(model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, device_memo
         if parameter.device.type != "cpu":
             raise ValueError(f"{name} of the model is on {parameter.device}; only the CPU is supported")
     return Run(model, optimizer, budget_of(device_memory), pool, replan, hardware, copies_of(copies),
-               wait_s=seconds_of(wait))
+               pool_options={"wait_s": seconds_of(wait), "link": link_of(link)})

@@ -180,11 +180,12 @@ def _repair_after_ms():
 class Pool:
     """A job's sessions on all nodes of a pool."""
 
-    def __init__(self, address, name, wait_s=0):
+    def __init__(self, address, name, wait_s=0, link=0):
         options = _ConnectOptions(struct_bytes=ctypes.sizeof(_ConnectOptions),
                                   pool=address.encode(), name=name.encode(),
                                   tls=os.environ.get("HYPEROFFLOAD_TLS", "").encode(),
-                                  repair_after_ms=_repair_after_ms(), wait_ms=int(wait_s * 1000))
+                                  repair_after_ms=_repair_after_ms(), wait_ms=int(wait_s * 1000),
+                                  link_bytes_per_s=link)
         self.handle = ctypes.c_void_p()
         lib = library()
         _check(lib.ho_connect(ctypes.byref(options), ctypes.byref(self.handle)))

@@ -58,7 +58,7 @@ class Run:
 
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, budget: Any, pool: str,
                  replan: str, hardware: Any, copies: int, plan: Plan | None = None,
-                 wait_s: float = 0) -> None:
+                 pool_options: dict[str, Any] | None = None) -> None:
         self._model = model
         self._optimizer = optimizer
         self._budget = budget
@@ -66,7 +66,7 @@ class Run:
         self._address = pool
         self._hardware = hardware
         self._copies = copies
-        self._wait_s = wait_s
+        self._pool_options = pool_options or {}
         self._held = None  # _copies_held() at the end of the run
         self._stack = contextlib.ExitStack()
         self._meter = Meter()
@@ -105,7 +105,7 @@ class Run:
             self._guard.install(stack)
             stack.callback(setattr, Run, "_entered", None)
             Run._entered = self
-            self._pool = _library.Pool(self._address, "pytorch", self._wait_s)
+            self._pool = _library.Pool(self._address, "pytorch", **self._pool_options)
             stack.callback(self._pool.close)
             self._demand = Demand(self._pool, self._meter, self._limit, self._copies)
             stack.push(self._end)

@@ -114,6 +114,19 @@ class Notices(unittest.TestCase):
             with self.assertRaises(ValueError):
                 self.fit(Job(), wait=wrong)
 
+    def test_a_job_is_held_to_its_link(self):
+        job, plain = Job(), Job()
+        begin = time.monotonic()
+        with self.fit(job, replan="never", link=1_000_000) as run:
+            losses = [job.step() for _ in range(3)]
+            took = time.monotonic() - begin
+        self.assertEqual(losses, [plain.step() for _ in range(3)])
+        # Weights, gradients and two states are 1 MiB; 0.4 of it leaves and comes back in each of two steps.
+        self.assertGreater(took, 0.5, run.summary())
+        for wrong in (0, -1, "1GB", 1.5):
+            with self.assertRaises(ValueError):
+                self.fit(Job(), link=wrong)
+
 
 if __name__ == "__main__":
     unittest.main()
