@@ -33,9 +33,10 @@ Result<std::unique_ptr<Publisher>> Publisher::create(Pool& pool, const Options& 
   if (options.versions == 0 || options.versions > kVersionsMax) {
     return Error(Errc::kInvalidArgument, "versions: 1 to 1024");
   }
-  if (options.run == 0)
+  if (options.run == 0) {
     return Error(Errc::kInvalidArgument,
                  "run is 0: ranks of a program share one number, which no other run has");
+  }
   std::unique_ptr<Publisher> made(new Publisher(pool, options));
   if (auto ok = made->lay_out(); !ok) return ok.error();
   if (auto ok = made->allocate(); !ok) return ok.error();

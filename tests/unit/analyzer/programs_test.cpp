@@ -248,11 +248,17 @@ TEST_CASE("programs: steps are planned for what readers leave of the link") {
   for (const ProgramRank& rank : plan.ranks) {
     CHECK(!schedule::validate(rank.plan.schedule));
   }
-  // Without readers the same link carries more of the steps.
+  // Reads and publishing each leave less of the link to the steps.
   task.hardware.links = {{"pool", 5 * kGb, 5 * kGb}};
-  const std::uint64_t beside_ns = planned(task).ranks[0].times.stall_ns;
+  task.edges[0].publishers.clear();
+  const std::uint64_t beside_readers_ns = planned(task).ranks[0].times.stall_ns;
+  task.edges[0].publishers = {{0, 32'000'000}};
+  task.edges[0].readers.clear();
+  const std::uint64_t beside_publishers_ns = planned(task).ranks[0].times.stall_ns;
   task.edges.clear();
-  CHECK(planned(task).ranks[0].times.stall_ns < beside_ns);
+  const std::uint64_t alone_ns = planned(task).ranks[0].times.stall_ns;
+  CHECK(alone_ns < beside_readers_ns);
+  CHECK(alone_ns < beside_publishers_ns);
 }
 
 TEST_CASE("programs: a largest age holds for the steps as they come out") {

@@ -34,7 +34,7 @@ std::uint64_t publish_ns(const ObjectEdge& edge, const Hardware& hardware) {
   for (const SharedLink& link : hardware.links) {
     std::uint64_t bytes = 0;
     for (const RankBytes& one : edge.publishers) {
-      if (names(path_of(hardware, one.rank).local_ddr, link)) bytes += one.bytes;
+      if (names(path_of(hardware, one.rank).local_ddr, link)) bytes = sum_of(bytes, one.bytes);
     }
     slowest_ns = std::max(slowest_ns, time_ns(bytes, link.write_bytes_per_s));
   }
@@ -112,12 +112,13 @@ std::vector<LinkShare> link_use(const ObjectEdge& edge, const ObjectTimes& times
     const SharedLink& link = hardware.links[l];
     for (std::size_t i = 0; i < edge.readers.size(); ++i) {
       if (names(read_path(hardware, edge.readers[i].rank), link)) {
-        out[l].read_bytes_per_s += rates.reader_bytes_per_s[i];
+        out[l].read_bytes_per_s = sum_of(out[l].read_bytes_per_s, rates.reader_bytes_per_s[i]);
       }
     }
     for (const RankBytes& one : edge.publishers) {
       if (one.bytes > 0 && names(path_of(hardware, one.rank).local_ddr, link)) {
-        out[l].write_bytes_per_s += rate_of(one.bytes, times.shortest_interval_ns);
+        out[l].write_bytes_per_s =
+            sum_of(out[l].write_bytes_per_s, rate_of(one.bytes, times.shortest_interval_ns));
       }
     }
   }

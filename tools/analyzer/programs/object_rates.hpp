@@ -6,6 +6,7 @@
 #include <variant>
 #include <vector>
 
+#include "common/base/units.hpp"
 #include "common/model/hardware.hpp"
 #include "tools/analyzer/ranks/shares.hpp"
 
@@ -13,7 +14,7 @@ namespace ho::analyzer {
 
 /// The bytes of a version that concern one rank.
 struct RankBytes {
-  std::uint32_t rank = 0;  ///< its number in the supernode, and of its path in the hardware
+  std::uint32_t rank = 0;  ///< its number in the supernode, which finds its path
   std::uint64_t bytes = 0;
 };
 
@@ -53,6 +54,11 @@ struct ObjectRates {
 /// UINT64_MAX where that is less.
 [[nodiscard]] std::uint64_t time_ns(std::uint64_t bytes, std::uint64_t bytes_per_s);
 [[nodiscard]] std::uint64_t rate_of(std::uint64_t bytes, std::uint64_t ns);
+
+/// a + b, or UINT64_MAX where that is less.
+[[nodiscard]] inline std::uint64_t sum_of(std::uint64_t a, std::uint64_t b) {
+  return checked_add(a, b).value_or(UINT64_MAX);
+}
 
 /// Why there is no plan, for people.
 struct Impossible {

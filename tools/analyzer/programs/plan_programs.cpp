@@ -16,6 +16,8 @@ namespace {
 
 using Answer = std::variant<ProgramsPlan, Impossible, RankInfeasible>;
 
+constexpr std::uint64_t kTimeNsMax = 1ULL << 54U;  // so that no sum of times wraps around
+
 /// A rank that has a graph.
 struct Runner {
   std::uint32_t rank = 0;
@@ -45,10 +47,6 @@ struct OwnUse {
   std::uint64_t stored_bytes = 0;
 };
 
-std::uint64_t saturating_add(std::uint64_t a, std::uint64_t b) {
-  return a > UINT64_MAX - b ? UINT64_MAX : a + b;
-}
-
 std::map<std::uint32_t, OwnUse> own_uses(const ProgramsTask& task,
                                          const std::vector<ObjectTimes>& times,
                                          const std::vector<ObjectRates>& rates) {
@@ -57,14 +55,14 @@ std::map<std::uint32_t, OwnUse> own_uses(const ProgramsTask& task,
     const ObjectEdge& edge = task.edges[e];
     for (std::size_t i = 0; i < edge.readers.size(); ++i) {
       std::uint64_t& reads = out[edge.readers[i].rank].read_bytes_per_s;
-      reads = saturating_add(reads, rates[e].reader_bytes_per_s[i]);
+      reads = sum_of(reads, rates[e].reader_bytes_per_s[i]);
     }
     if (!is_first_of(task, e)) continue;
     for (const RankBytes& one : edge.publishers) {
       OwnUse& use = out[one.rank];
       use.write_bytes_per_s =
-          saturating_add(use.write_bytes_per_s, rate_of(one.bytes, times[e].shortest_interval_ns));
-      use.stored_bytes = saturating_add(use.stored_bytes, one.bytes * edge.versions);
+          sum_of(use.write_bytes_per_s, rate_of(one.bytes, times[e].shortest_interval_ns));
+      use.stored_bytes = sum_of(use.stored_bytes, one.bytes * edge.versions);
     }
   }
   return out;
@@ -90,7 +88,7 @@ std::optional<Impossible> overload(const Hardware& hardware,
                 text(hardware.local_ddr->write.bytes_per_s));
     }
     const std::uint64_t room = hardware.local_ddr->capacity_bytes;
-    if (room > 0 && use.stored_bytes > room) {
+    if (use.stored_bytes > room) {
       return no("take " + format_bytes(use.stored_bytes) + " with all versions",
                 format_bytes(room));
     }
@@ -155,17 +153,16 @@ std::vector<LinkLoad> loads_of(const ProgramsTask& task, const std::vector<Objec
     const auto use = link_use(task.edges[e], times[e], rates[e], task.hardware);
     for (std::size_t l = 0; l < out.size(); ++l) {
       LinkShare& objects = out[l].objects;
-      objects.read_bytes_per_s = saturating_add(objects.read_bytes_per_s, use[l].read_bytes_per_s);
+      objects.read_bytes_per_s = sum_of(objects.read_bytes_per_s, use[l].read_bytes_per_s);
       if (!is_first_of(task, e)) continue;
-      objects.write_bytes_per_s =
-          saturating_add(objects.write_bytes_per_s, use[l].write_bytes_per_s);
+      objects.write_bytes_per_s = sum_of(objects.write_bytes_per_s, use[l].write_bytes_per_s);
     }
   }
   for (const Runner& runner : runners) {
     const std::uint64_t least = task.programs[runner.program].claim.least_bytes_per_s;
     for (std::size_t l = 0; l < out.size(); ++l) {
       if (!crosses(task.hardware, runner.rank, task.hardware.links[l])) continue;
-      out[l].least.read_bytes_per_s = saturating_add(out[l].least.read_bytes_per_s, least);
+      out[l].least.read_bytes_per_s = sum_of(out[l].least.read_bytes_per_s, least);
       out[l].least.write_bytes_per_s = out[l].least.read_bytes_per_s;
     }
   }
@@ -281,8 +278,9 @@ Result<std::optional<RankInfeasible>> plan_held(const ProgramsTask& task,
 }
 
 std::uint64_t compute_ns(const Graph& graph) {
-  return std::accumulate(graph.ops.begin(), graph.ops.end(), std::uint64_t{0},
-                         [](std::uint64_t sum, const Op& op) { return sum + op.duration_ns; });
+  return std::accumulate(
+      graph.ops.begin(), graph.ops.end(), std::uint64_t{0},
+      [](std::uint64_t sum, const Op& op) { return sum_of(sum, op.duration_ns); });
 }
 
 /// The shortest time of a program's step; 0: it has none.
@@ -304,8 +302,9 @@ std::vector<ObjectTimes> times_of(const ProgramsTask& task, const ProgramsPlan* 
   std::vector<ObjectTimes> out;
   for (const ObjectEdge& edge : task.edges) {
     const std::uint64_t shortest_ns = shortest_step_ns(task.programs[edge.from]);
-    out.push_back(
-        {shortest_ns * edge.every, longest_ns[edge.from] * edge.every, longest_ns[edge.to]});
+    const std::uint64_t interval_ns = std::min(longest_ns[edge.from], kTimeNsMax / edge.every);
+    out.push_back({shortest_ns * edge.every, interval_ns * edge.every,
+                   std::min(longest_ns[edge.to], kTimeNsMax)});
   }
   return out;
 }
@@ -366,10 +365,9 @@ Result<Answer> plan_once(const ProgramsTask& task, const std::vector<Runner>& ru
 Result<Answer> plan_programs(const ProgramsTask& task) {
   HO_CHECK(task.hardware.local_ddr.has_value());
   for (const ObjectEdge& edge : task.edges) {
-    constexpr std::uint64_t kRingNsMax = 1ULL << 54U;  // so that no sum of times wraps around
     const std::uint64_t step_ns = shortest_step_ns(task.programs[edge.from]);
     if (step_ns > 0 && edge.every > 0 &&
-        step_ns <= kRingNsMax / edge.every / std::max(edge.versions, 1U)) {
+        step_ns <= kTimeNsMax / edge.every / std::max(edge.versions, 1U)) {
       continue;
     }
     return Error(Errc::kInvalidArgument,

@@ -13,8 +13,8 @@
 #include "proto/files/file.hpp"
 #include "tools/analyzer/programs/plan_programs.hpp"
 #include "tools/hyperoffload/command.hpp"
-#include "tools/hyperoffload/plan/infeasible.hpp"
 #include "tools/hyperoffload/plan/programs_input.hpp"
+#include "tools/hyperoffload/plan/several_ranks.hpp"
 
 namespace ho::cli {
 
@@ -277,11 +277,7 @@ void add_analyze_programs(Program& program) {
       .add_option("PROGRAMS", args->programs,
                   "the programs and their objects: .textproto, .json or .pb")
       ->required();
-  command
-      .add_option("--hardware", args->hardware,
-                  "one rank's machine, with links and paths: .json, .textproto or .pb")
-      ->type_name("FILE")
-      ->required();
+  add_shared_hardware(command, args->hardware);
   command
       .add_option("--out", args->out,
                   "the folder for programs.json and the schedules: PROGRAM-RANK.hos")

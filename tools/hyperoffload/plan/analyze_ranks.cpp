@@ -17,7 +17,7 @@
 #include "tools/analyzer/analyzer.hpp"
 #include "tools/analyzer/ranks/plan_ranks.hpp"
 #include "tools/hyperoffload/command.hpp"
-#include "tools/hyperoffload/plan/infeasible.hpp"
+#include "tools/hyperoffload/plan/several_ranks.hpp"
 
 namespace ho::cli {
 
@@ -250,11 +250,7 @@ void add_analyze_ranks(Program& program) {
       .add_option("GRAPHS", args->graphs,
                   "the step's graph of each rank, or one for all: .json, .textproto or .pb")
       ->required();
-  command
-      .add_option("--hardware", args->hardware,
-                  "one rank's machine, with links and paths: .json, .textproto or .pb")
-      ->type_name("FILE")
-      ->required();
+  add_shared_hardware(command, args->hardware);
   command
       .add_option("--out", args->out, "the folder for the schedules: rank-0.hos, rank-1.hos, ...")
       ->type_name("DIR")

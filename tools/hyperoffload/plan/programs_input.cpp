@@ -78,9 +78,10 @@ Result<void> read_program(const Names& names, ProgramsInput& inputs, const Progr
     task.device_budget_bytes = inputs.task.hardware.device_bytes;
     if (!spec.device_memory.empty()) {
       const auto memory = parse_memory_size(spec.device_memory);
-      if (!memory)
+      if (!memory) {
         return bad("device_memory \"" + spec.device_memory +
                    "\" is neither a size such as \"28GiB\" nor a share such as \"60%\"");
+      }
       task.device_budget_bytes = memory->of(analyzer::peak_unmanaged_bytes(*task.graph));
     }
     if (task.device_budget_bytes == 0) {

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <CLI/CLI.hpp>
 #include <string>
+#include <type_traits>
 
 #include "common/base/json.hpp"
 #include "common/base/units.hpp"
@@ -8,6 +10,17 @@
 #include "tools/hyperoffload/command.hpp"
 
 namespace ho::cli {
+
+// What the commands that plan several ranks share.
+
+/// --hardware, required: a machine with links.
+inline void add_shared_hardware(CLI::App& command, std::string& into) {
+  command
+      .add_option("--hardware", into,
+                  "one rank's machine, with links and paths: .json, .textproto or .pb")
+      ->type_name("FILE")
+      ->required();
+}
 
 /// Says that no plan fits, and for whom. @param who  a rank's number, or a program's name
 /// @return the exit code
