@@ -199,6 +199,12 @@ ho_status ho_publisher_open(ho_pool* pool, const ho_object_options* options,
       while (known.run == 0 && mesh->ranks.size() == 1) known.run = ho::random_u64();
     }
     known.versions = read->options.versions == 0 ? kVersions : read->options.versions;
+    if (read->options.chunks > HO_CHUNKS_GRID) {
+      return Error(Errc::kInvalidArgument, "chunks: not a ho_chunking");
+    }
+    known.chunking =
+        read->options.chunks == HO_CHUNKS_GRID ? ho::Chunking::kGrid : ho::Chunking::kRows;
+    known.link_bytes_per_s = read->options.link_bytes_per_s;
     known.name = std::move(read->name);
     known.secret = std::move(read->secret);
     known.mesh = std::move(read->mesh);

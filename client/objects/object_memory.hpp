@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "client/objects/chunks.hpp"
 #include "client/pool/pool.hpp"
 #include "client/transfer/engine.hpp"
 #include "client/transfer/pace.hpp"
@@ -49,6 +50,41 @@ class RegisteredTensors {
   Pool& pool_;
   std::vector<ObjectMemory> list_;
   std::vector<LocalHandles> own_;
+};
+
+/// Registered memory for pieces that are not one run of the job's memory. One thread at a time.
+class BounceBuffer {
+ public:
+  /// On their way at a time.
+  static constexpr std::size_t kPieces = 16;
+
+  explicit BounceBuffer(Pool& pool) : pool_(pool) {}
+  BounceBuffer(const BounceBuffer&) = delete;
+  BounceBuffer& operator=(const BounceBuffer&) = delete;
+  ~BounceBuffer() {
+    if (handles_) pool_.unregister_memory(*handles_);
+  }
+
+  /// Takes the memory, once.
+  [[nodiscard]] Result<void> prepare() {
+    if (handles_) return {};
+    bytes_.resize(kPieces * kObjectPieceBytes);
+    const auto handles = pool_.register_memory(bytes_);
+    if (!handles) return handles.error();
+    handles_ = *handles;
+    return {};
+  }
+  /// Room for a piece: what next() returned kPieces calls ago. @pre prepare()
+  [[nodiscard]] std::byte* next() {
+    return bytes_.data() + (number_++ % kPieces) * kObjectPieceBytes;
+  }
+  [[nodiscard]] const LocalHandles& handles() const { return *handles_; }
+
+ private:
+  Pool& pool_;
+  std::vector<std::byte> bytes_;
+  std::optional<LocalHandles> handles_;
+  std::size_t number_ = 0;
 };
 
 /// Bulk transfers of one thread, several at a time; all have ended when it is destroyed.

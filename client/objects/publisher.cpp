@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 #include <utility>
 
 #include "common/base/check.hpp"
@@ -15,16 +16,15 @@ namespace {
 
 constexpr std::uint64_t kTileAlign = 64;
 constexpr std::uint64_t kSlotAlign = 4096;
-constexpr std::size_t kWindow = 64;
 
 }  // namespace
 
 Publisher::Publisher(Pool& pool, const Options& options)
-    : pool_(pool), options_(options), memory_(pool) {}
+    : pool_(pool), options_(options), memory_(pool), bounce_(pool) {}
 
 Publisher::~Publisher() {
   if (listener_ != 0) pool_.end_listening(listener_);
-  if (manifest_registered_) pool_.unregister_memory(manifest_handles_);
+  if (manifest_handles_) pool_.unregister_memory(*manifest_handles_);
   if (arena_ != nullptr) pool_.release(std::move(arena_));
 }
 
@@ -52,7 +52,7 @@ Result<void> Publisher::lay_out() {
   parts_ = static_cast<std::uint32_t>(mesh->ranks.size());
   manifest_.mesh = options_.mesh;
   manifest_.part = static_cast<std::uint32_t>(*position);
-  manifest_.chunk_bytes = kObjectChunkBytes;
+  manifest_.chunking = options_.chunking;
   manifest_.tensors = options_.tensors;
   for (std::size_t i = 0; i < options_.tensors.size(); ++i) {
     const ObjectTensor& tensor = options_.tensors[i];
@@ -66,7 +66,9 @@ Result<void> Publisher::lay_out() {
     if (!placement) return placement.error();
     const auto boxes = layout::regions(placement->mesh, placement->layout, tensor.shape);
     if (!boxes) return boxes.error().at(tensor.name);
-    const std::uint64_t bytes = (*boxes)[*position].elements() * tensor.element_bytes;
+    const layout::Box& box = (*boxes)[*position];
+    const std::uint64_t bytes = box.elements() * tensor.element_bytes;
+    tiles_.push_back({box, ChunkGrid(box, tensor.element_bytes, options_.chunking)});
     if (bytes != options_.memory[i].bytes) {
       return Error(Errc::kInvalidArgument, tensor.name + ": rank " + std::to_string(options_.rank) +
                                                " has " + std::to_string(bytes) +
@@ -81,10 +83,10 @@ Result<void> Publisher::lay_out() {
     if (auto ok = memory_.add(memory); !ok) return ok.error().at(tensor.name);
     if (!stored) continue;
     tile.offset_bytes = tiles_bytes_;
-    tile.checksums.resize(chunks_of(bytes));
+    tile.checksums.resize(tiles_.back().chunks.size());
     tiles_bytes_ = align_up(tiles_bytes_ + bytes, kTileAlign);
   }
-  description_ = description_of(options_.mesh, options_.tensors);
+  description_ = description_of(options_.mesh, options_.tensors, options_.chunking);
   manifest_bytes_ = write_manifest(manifest_).size();
   slot_bytes_ = align_up(tiles_bytes_ + manifest_bytes_, kSlotAlign);
   return {};
@@ -96,7 +98,6 @@ Result<void> Publisher::allocate() {
   auto handles = pool_.register_memory(manifest_buffer_);
   if (!handles) return handles.error();
   manifest_handles_ = *handles;
-  manifest_registered_ = true;
   std::vector<NodeIndex> order;
   for (std::uint32_t i = 0; i < pool_.nodes().size(); ++i) order.push_back(NodeIndex(i));
   const auto far = std::stable_partition(order.begin(), order.end(), [&](NodeIndex node) {
@@ -244,7 +245,7 @@ Result<void> Publisher::make_visible(Slot& slot, std::uint64_t version) {
 }
 
 Result<void> Publisher::put(const Slot& slot, const ObjectPartId& id) {
-  TransferWindow window(pool_.engine());
+  TransferWindow window(pool_.engine(), options_.link_bytes_per_s);
   for (std::size_t i = 0; i < manifest_.tiles.size(); ++i) {
     if (manifest_.tiles[i].checksums.empty()) continue;
     if (auto ok = put_tile(window, slot, id, i); !ok) return ok;
@@ -253,7 +254,7 @@ Result<void> Publisher::put(const Slot& slot, const ObjectPartId& id) {
   HO_CHECK(text.size() == manifest_bytes_);
   std::memcpy(manifest_buffer_.data(), text.data(), text.size());
   if (auto ok = window.start(Direction::kPut, arena_->map, slot.offset_bytes + tiles_bytes_,
-                             manifest_buffer_.data(), manifest_bytes_, manifest_handles_);
+                             manifest_buffer_.data(), manifest_bytes_, *manifest_handles_);
       !ok) {
     return ok;
   }
@@ -263,26 +264,52 @@ Result<void> Publisher::put(const Slot& slot, const ObjectPartId& id) {
   return {};
 }
 
-/// Starts the transfers first: the checksums are made while the bytes move.
+/// Starts transfers first: the checksums are made while the bytes move.
 Result<void> Publisher::put_tile(TransferWindow& window, const Slot& slot, const ObjectPartId& id,
                                  std::size_t tensor) {
-  ObjectTile& tile = manifest_.tiles[tensor];
+  const Tile& tile = tiles_[tensor];
+  const ChunkGrid& chunks = tile.chunks;
   const ObjectMemory& memory = memory_.at(tensor);
-  if (window.size() >= kWindow) {
-    if (auto ok = window.wait_first(); !ok) return ok;
+  ObjectTile& stored = manifest_.tiles[tensor];
+  const bool direct = chunks.in_order();
+  if (!direct) {
+    if (auto ok = bounce_.prepare(); !ok) return ok;
   }
-  if (auto ok = window.start(Direction::kPut, arena_->map, slot.offset_bytes + tile.offset_bytes,
-                             memory.data, memory.bytes, *memory.registered);
-      !ok) {
-    return ok;
-  }
-  for (std::size_t chunk = 0; chunk < tile.checksums.size(); ++chunk) {
-    const std::uint64_t begin = chunk * kObjectChunkBytes;
-    const std::uint64_t bytes = std::min(kObjectChunkBytes, memory.bytes - begin);
-    tile.checksums[chunk] =
-        checksum128({memory.data + begin, bytes}, chunk_seed(id, tensor, chunk));
+  for (std::size_t begin = 0, end = 0; begin < chunks.size(); begin = end) {
+    const std::uint64_t offset = chunks.offset_bytes(begin);
+    while (end < chunks.size() && chunks.offset_bytes(end + 1) - offset <= kObjectPieceBytes) ++end;
+    if (window.size() == BounceBuffer::kPieces) {
+      if (auto ok = window.wait_first(); !ok) return ok;
+    }
+    std::byte* const bytes = direct ? memory.data + offset : gather(tensor, begin, end);
+    const LocalHandles& registered = direct ? *memory.registered : bounce_.handles();
+    const std::uint64_t length = chunks.offset_bytes(end) - offset;
+    if (auto ok = window.start(Direction::kPut, arena_->map,
+                               slot.offset_bytes + stored.offset_bytes + offset, bytes, length,
+                               registered);
+        !ok) {
+      return ok;
+    }
+    for (std::size_t i = begin; i < end; ++i) {
+      const std::span<const std::byte> chunk(bytes + (chunks.offset_bytes(i) - offset),
+                                             chunks.bytes(i));
+      stored.checksums[i] = checksum128(chunk, chunk_seed(id, tensor, i));
+    }
   }
   return {};
+}
+
+/// Puts the chunks from `begin` to `end` behind one another.
+std::byte* Publisher::gather(std::size_t tensor, std::size_t begin, std::size_t end) {
+  const Tile& tile = tiles_[tensor];
+  std::byte* const to = bounce_.next();
+  const std::uint64_t offset = tile.chunks.offset_bytes(begin);
+  for (std::size_t i = begin; i < end; ++i) {
+    const layout::Box box = tile.chunks.box(i);
+    copy(copies_of(tile.box, box, box, options_.tensors[tensor].element_bytes),
+         memory_.at(tensor).data, to + (tile.chunks.offset_bytes(i) - offset));
+  }
+  return to;
 }
 
 }  // namespace ho::client

@@ -3,9 +3,11 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "client/objects/chunks.hpp"
 #include "client/objects/object_memory.hpp"
 #include "client/objects/tiles.hpp"
 #include "client/pool/pool.hpp"
@@ -35,6 +37,8 @@ class Publisher {
     std::uint32_t rank = 0;
     std::uint64_t run = 0;       ///< the same for all ranks of a program, and no other's
     std::uint32_t versions = 2;  ///< kept
+    Chunking chunking = Chunking::kRows;
+    std::uint64_t link_bytes_per_s = 0;  ///< limit of publish(); 0: none
     std::vector<ObjectTensor> tensors;
     std::vector<ObjectMemory> memory;  ///< this rank's tiles, parallel to tensors; not copied
   };
@@ -58,6 +62,11 @@ class Publisher {
   [[nodiscard]] std::uint64_t part_bytes() const { return slot_bytes_; }
 
  private:
+  /// This rank's part of a tensor.
+  struct Tile {
+    layout::Box box;
+    ChunkGrid chunks;
+  };
   struct Slot {
     std::uint64_t offset_bytes = 0;  ///< in the arena
     bool announced = false;          ///< perhaps: its answer may have been lost
@@ -73,6 +82,7 @@ class Publisher {
   [[nodiscard]] Result<void> put(const Slot& slot, const ObjectPartId& id);
   [[nodiscard]] Result<void> put_tile(TransferWindow& window, const Slot& slot,
                                       const ObjectPartId& id, std::size_t tensor);
+  [[nodiscard]] std::byte* gather(std::size_t tensor, std::size_t begin, std::size_t end);
   void announce_again();
   [[nodiscard]] Result<void> make_visible(Slot& slot, std::uint64_t version);
   [[nodiscard]] Result<void> announce(const ObjectPart& part);
@@ -82,14 +92,15 @@ class Publisher {
   SteadyClock clock_;
   RegisteredTensors memory_;
   ObjectManifest manifest_;
+  std::vector<Tile> tiles_;  ///< parallel to tensors
   ObjectChecksum description_{};
   std::uint32_t parts_ = 1;
   std::uint64_t tiles_bytes_ = 0;     ///< where the manifest begins in a slot
   std::uint64_t manifest_bytes_ = 0;  ///< the same for all versions
   std::uint64_t slot_bytes_ = 0;
   std::vector<std::byte> manifest_buffer_;
-  LocalHandles manifest_handles_{};
-  bool manifest_registered_ = false;
+  std::optional<LocalHandles> manifest_handles_;
+  BounceBuffer bounce_;  ///< for chunks that are several runs of their tile
   std::unique_ptr<Arena> arena_;
   NodeIndex node_;
   std::uint64_t last_version_ = 0;

@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -21,15 +20,23 @@ struct WantedTensor {
   std::uint64_t memory_bytes = 0;  ///< size of the reader's own tile
 };
 
-/// A chunk of a tile, which is fetched whole, since its checksum covers all of it.
+/// A chunk of a tile that the reader needs a part of, or all.
 struct ChunkRead {
-  std::uint64_t index = 0;
-  std::uint64_t begin_bytes = 0;  ///< in the tile
+  std::size_t index = 0;
+  std::uint64_t begin_bytes = 0;  ///< in the stored tile
   std::uint64_t length_bytes = 0;
-  /// Where all of it goes in the reader's memory; else scatter() puts parts of it there.
+  std::vector<layout::Get> copies;  ///< out of the chunk into the reader's tile
+};
+
+/// Chunks that are fetched at once: they follow one another in the stored tile, and have at most
+/// kObjectPieceBytes.
+struct PieceRead {
+  std::uint64_t begin_bytes = 0;  ///< in the stored tile
+  std::uint64_t length_bytes = 0;
+  /// Where all of it goes in the reader's tile; else copies put its chunks there.
   std::optional<std::uint64_t> destination_bytes;
-  std::size_t first_get = 0;  ///< first of the tile's gets that have bytes in the chunk
-  std::size_t end_get = 0;
+  std::size_t first_chunk = 0;  ///< index in the tile's chunks
+  std::size_t end_chunk = 0;
 };
 
 /// What a reader needs of one tile.
@@ -38,8 +45,9 @@ struct TileRead {
   std::size_t tensor = 0;    ///< in the object
   std::size_t wanted = 0;    ///< index of the wanted tensor
   std::uint64_t tile_bytes = 0;
-  std::vector<layout::Get> gets;  ///< by source offset
-  std::vector<ChunkRead> chunks;
+  std::size_t tile_chunks = 0;
+  std::vector<ChunkRead> chunks;  ///< ascending
+  std::vector<PieceRead> pieces;
 };
 
 /// Which bytes one rank fetches to have its tiles of an object. Made once, used for every version
@@ -50,16 +58,13 @@ struct ReadPlan {
   std::uint64_t fetched_bytes = 0;  ///< with the rest of chunks that are needed in part
 };
 
-/// @param mesh, tensors  the object's. @param to, rank  the reader's.
+/// @param mesh, tensors, chunking  the object's. @param to, rank  the reader's.
 /// @return kNotFound: the object has no tensor of that name; kConflict: it is of another shape or
 /// type; kInvalidArgument: a layout does not fit, or the memory has another size than the tile.
 [[nodiscard]] Result<ReadPlan> plan_read(const layout::Mesh& mesh,
                                          const std::vector<ObjectTensor>& tensors,
-                                         const layout::Mesh& to, std::uint32_t rank,
+                                         Chunking chunking, const layout::Mesh& to,
+                                         std::uint32_t rank,
                                          const std::vector<WantedTensor>& wanted);
-
-/// Copies what the reader needs of a chunk into its tile.
-void scatter(const TileRead& tile, const ChunkRead& chunk, std::span<const std::byte> bytes,
-             std::byte* destination);
 
 }  // namespace ho::client

@@ -17,8 +17,6 @@ namespace {
 /// Between two looks for a version: first short, since a trainer's next version is often near.
 constexpr Duration kPauseMin = std::chrono::milliseconds(1);
 constexpr Duration kPauseMax = std::chrono::milliseconds(32);
-/// Chunks on their way: 16 MiB.
-constexpr std::size_t kWindow = 16;
 
 Error ended(const std::string& name) {
   return Error(Errc::kNotFound, name + ": its publisher has ended, or its daemon was restarted");
@@ -26,20 +24,19 @@ Error ended(const std::string& name) {
 
 }  // namespace
 
-/// A chunk on its way.
+/// A piece on its way.
 struct Subscriber::Fetch {
   const TileRead* tile = nullptr;
-  const ChunkRead* chunk = nullptr;
+  const PieceRead* piece = nullptr;
   std::byte* bytes = nullptr;  ///< where it arrives
 };
 
 Subscriber::Subscriber(Pool& pool, const Options& options, layout::Mesh mesh)
-    : pool_(pool), options_(options), reader_mesh_(std::move(mesh)), memory_(pool) {}
+    : pool_(pool), options_(options), reader_mesh_(std::move(mesh)), memory_(pool), bounce_(pool) {}
 
 Subscriber::~Subscriber() {
   release();
   for (auto& [segments, arena] : arenas_) pool_.release(std::move(arena));
-  if (bounce_handles_) pool_.unregister_memory(*bounce_handles_);
 }
 
 Result<std::unique_ptr<Subscriber>> Subscriber::create(Pool& pool, const Options& options) {
@@ -180,7 +177,7 @@ Result<void> Subscriber::open_part(const Found& found, ObjectManifest& manifest)
     return Error(Errc::kNotFound, options_.name + ": a part's manifest is damaged");
   }
   auto read = read_manifest(bytes);
-  if (!read) return read.error();
+  if (!read) return read.error().at(options_.name);
   manifest = std::move(*read);
   held.tiles = std::move(manifest.tiles);
   return {};
@@ -232,20 +229,21 @@ Result<const Arena*> Subscriber::attach(const Found& found, std::uint64_t hold) 
 }
 
 Result<void> Subscriber::plan_by(const ObjectManifest& manifest, const ObjectPart& part) {
-  const bool same = description_of(manifest.mesh, manifest.tensors) == part.description;
+  const bool same =
+      description_of(manifest.mesh, manifest.tensors, manifest.chunking) == part.description;
   const auto mesh = layout::parse_mesh(manifest.mesh);
-  if (!same || !mesh || mesh->ranks.size() != part.parts ||
-      manifest.chunk_bytes != kObjectChunkBytes) {
+  if (!same || !mesh || mesh->ranks.size() != part.parts) {
     return Error(Errc::kCorrupt, options_.name + ": the manifest is not the object's");
   }
-  auto plan = plan_read(*mesh, manifest.tensors, reader_mesh_, options_.rank, options_.tensors);
+  auto plan = plan_read(*mesh, manifest.tensors, manifest.chunking, reader_mesh_, options_.rank,
+                        options_.tensors);
   misfit_ = !plan;
   if (!plan) return plan.error().at(options_.name);
   plan_ = std::move(*plan);
   mesh_ = manifest.mesh;
   tensors_ = manifest.tensors;
   description_ = part.description;
-  return prepare_bounce();
+  return {};
 }
 
 /// The tiles that the plan reads of a part are in it, with a checksum for each chunk.
@@ -254,7 +252,7 @@ Result<void> Subscriber::check_tiles(const Held& held, std::size_t position) con
     if (tile.position != position) continue;
     const bool there = tile.tensor < held.tiles.size();
     const std::uint64_t room = held.part.manifest_offset_bytes;
-    if (there && held.tiles[tile.tensor].checksums.size() == chunks_of(tile.tile_bytes) &&
+    if (there && held.tiles[tile.tensor].checksums.size() == tile.tile_chunks &&
         held.tiles[tile.tensor].offset_bytes <= room &&
         tile.tile_bytes <= room - held.tiles[tile.tensor].offset_bytes) {
       continue;
@@ -264,26 +262,13 @@ Result<void> Subscriber::check_tiles(const Held& held, std::size_t position) con
   return {};
 }
 
-Result<void> Subscriber::prepare_bounce() {
-  const bool needed = std::any_of(plan_.tiles.begin(), plan_.tiles.end(), [](const TileRead& tile) {
-    return std::any_of(tile.chunks.begin(), tile.chunks.end(),
-                       [](const ChunkRead& one) { return !one.destination_bytes; });
-  });
-  if (!needed || bounce_handles_) return {};
-  bounce_.resize(kWindow * kObjectChunkBytes);
-  const auto handles = pool_.register_memory(bounce_);
-  if (!handles) return handles.error();
-  bounce_handles_ = *handles;
-  return {};
-}
-
-/// All chunks, those of different nodes in turns, so that all their links are busy.
+/// All pieces, those of different nodes in turns, so that all their links are busy.
 std::vector<Subscriber::Fetch> Subscriber::in_turns() const {
   std::vector<std::vector<Fetch>> by_node(pool_.nodes().size());
   std::size_t longest = 0;
   for (const TileRead& tile : plan_.tiles) {
     std::vector<Fetch>& fetches = by_node[held_.at(tile.position).node.value()];
-    for (const ChunkRead& chunk : tile.chunks) fetches.push_back({&tile, &chunk, nullptr});
+    for (const PieceRead& piece : tile.pieces) fetches.push_back({&tile, &piece, nullptr});
     longest = std::max(longest, fetches.size());
   }
   std::vector<Fetch> out;
@@ -299,7 +284,6 @@ Result<void> Subscriber::read() {
   if (held_.empty()) return Error(Errc::kConflict, "no version is open");
   std::deque<Fetch> fetches;
   TransferWindow window(pool_.engine(), options_.link_bytes_per_s);
-  std::size_t number = 0;
   const auto settle = [&]() -> Result<void> {
     auto moved = window.wait_first();
     const Fetch fetch = fetches.front();
@@ -312,11 +296,11 @@ Result<void> Subscriber::read() {
     return finish(fetch);
   };
   for (const Fetch& next : in_turns()) {
-    if (window.size() == kWindow) {
+    if (window.size() == BounceBuffer::kPieces) {
       if (auto ok = settle(); !ok) return ok;
     }
     Fetch& fetch = fetches.emplace_back(next);
-    if (auto ok = start(window, fetch, number++); !ok) return ok;
+    if (auto ok = start(window, fetch); !ok) return ok;
   }
   while (window.size() > 0) {
     if (auto ok = settle(); !ok) return ok;
@@ -324,30 +308,36 @@ Result<void> Subscriber::read() {
   return {};
 }
 
-Result<void> Subscriber::start(TransferWindow& window, Fetch& fetch, std::size_t number) {
+Result<void> Subscriber::start(TransferWindow& window, Fetch& fetch) {
   const Held& held = held_.at(fetch.tile->position);
   const ObjectMemory& memory = memory_.at(fetch.tile->wanted);
-  const std::uint64_t from = held.part.offset_bytes + held.tiles[fetch.tile->tensor].offset_bytes +
-                             fetch.chunk->begin_bytes;
-  const bool direct = fetch.chunk->destination_bytes.has_value();
-  fetch.bytes = direct ? memory.data + *fetch.chunk->destination_bytes
-                       : bounce_.data() + (number % kWindow) * kObjectChunkBytes;
-  return window.start(Direction::kGet, held.arena->map, from, fetch.bytes,
-                      fetch.chunk->length_bytes, direct ? *memory.registered : *bounce_handles_);
+  const PieceRead& piece = *fetch.piece;
+  const std::uint64_t from =
+      held.part.offset_bytes + held.tiles[fetch.tile->tensor].offset_bytes + piece.begin_bytes;
+  const bool direct = piece.destination_bytes.has_value();
+  if (!direct) {
+    if (auto ok = bounce_.prepare(); !ok) return ok;
+  }
+  fetch.bytes = direct ? memory.data + *piece.destination_bytes : bounce_.next();
+  return window.start(Direction::kGet, held.arena->map, from, fetch.bytes, piece.length_bytes,
+                      direct ? *memory.registered : bounce_.handles());
 }
 
 Result<void> Subscriber::finish(const Fetch& fetch) {
-  const Held& held = held_.at(fetch.tile->position);
-  const std::span<const std::byte> bytes(fetch.bytes, fetch.chunk->length_bytes);
-  const auto found =
-      checksum128(bytes, chunk_seed(held.part.id, fetch.tile->tensor, fetch.chunk->index));
-  if (found != held.tiles[fetch.tile->tensor].checksums[fetch.chunk->index]) {
-    return Error(Errc::kCorrupt, options_.name + "@" + std::to_string(version_) + ": tensor \"" +
-                                     tensors_[fetch.tile->tensor].name +
-                                     "\" does not have the bytes that were published");
+  const TileRead& tile = *fetch.tile;
+  const Held& held = held_.at(tile.position);
+  for (std::size_t i = fetch.piece->first_chunk; i < fetch.piece->end_chunk; ++i) {
+    const ChunkRead& chunk = tile.chunks[i];
+    const std::byte* const bytes = fetch.bytes + (chunk.begin_bytes - fetch.piece->begin_bytes);
+    const auto found = checksum128({bytes, chunk.length_bytes},
+                                   chunk_seed(held.part.id, tile.tensor, chunk.index));
+    if (found != held.tiles[tile.tensor].checksums[chunk.index]) {
+      return Error(Errc::kCorrupt, options_.name + "@" + std::to_string(version_) + ": tensor \"" +
+                                       tensors_[tile.tensor].name +
+                                       "\" does not have the bytes that were published");
+    }
+    if (!fetch.piece->destination_bytes) copy(chunk.copies, bytes, memory_.at(tile.wanted).data);
   }
-  if (fetch.chunk->destination_bytes) return {};
-  scatter(*fetch.tile, *fetch.chunk, bytes, memory_.at(fetch.tile->wanted).data);
   return {};
 }
 

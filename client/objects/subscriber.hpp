@@ -95,9 +95,8 @@ class Subscriber {
   [[nodiscard]] Result<void> plan_by(const ObjectManifest& manifest, const ObjectPart& part);
   [[nodiscard]] Result<void> check_tiles(const Held& held, std::size_t position) const;
   [[nodiscard]] std::vector<Fetch> in_turns() const;
-  [[nodiscard]] Result<void> start(TransferWindow& window, Fetch& fetch, std::size_t number);
+  [[nodiscard]] Result<void> start(TransferWindow& window, Fetch& fetch);
   [[nodiscard]] Result<void> finish(const Fetch& fetch);
-  [[nodiscard]] Result<void> prepare_bounce();
   template <typename Ended>
   void release_arenas(Ended ended);
 
@@ -106,8 +105,7 @@ class Subscriber {
   const layout::Mesh reader_mesh_;
   SteadyClock clock_;
   RegisteredTensors memory_;
-  std::vector<std::byte> bounce_;  ///< for chunks that are needed in part
-  std::optional<LocalHandles> bounce_handles_;
+  BounceBuffer bounce_;  ///< for pieces that are several runs of the reader's tile
 
   std::optional<ObjectChecksum> description_;  ///< that the plan is for
   std::string mesh_;

@@ -75,7 +75,8 @@ Result<std::size_t> position_of(const layout::Mesh& mesh, std::uint32_t rank) {
   return Error(Errc::kInvalidArgument, "rank " + std::to_string(rank) + " is not in the mesh");
 }
 
-ObjectChecksum description_of(const std::string& mesh, const std::vector<ObjectTensor>& tensors) {
+ObjectChecksum description_of(const std::string& mesh, const std::vector<ObjectTensor>& tensors,
+                              Chunking chunking) {
   std::string all;
   append(all, mesh);
   for (const ObjectTensor& tensor : tensors) {
@@ -85,7 +86,7 @@ ObjectChecksum description_of(const std::string& mesh, const std::vector<ObjectT
     append(all, std::to_string(tensor.element_bytes));
     for (const std::uint64_t size : tensor.shape) append(all, std::to_string(size));
   }
-  return checksum128(bytes_of(all), kObjectChunkBytes);
+  return checksum128(bytes_of(all), static_cast<std::uint64_t>(chunking));
 }
 
 std::uint64_t chunk_seed(const ObjectPartId& id, std::size_t tensor, std::uint64_t chunk) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "client/objects/chunks.hpp"
 #include "common/base/result.hpp"
 #include "common/layout/layout.hpp"
 #include "common/layout/mesh.hpp"
@@ -14,10 +15,6 @@
 
 // What publisher and readers of an object agree in. Pure.
 namespace ho::client {
-
-/// Tiles are checked in pieces of this size: a reader that needs a part of a piece fetches it
-/// whole.
-inline constexpr std::uint64_t kObjectChunkBytes = std::uint64_t{1} << 20U;
 
 /// Reads a tensor's layout over a mesh. @return kInvalidArgument, also for a value that is partial:
 /// it is not complete in any rank.
@@ -33,16 +30,13 @@ inline constexpr std::uint64_t kObjectChunkBytes = std::uint64_t{1} << 20U;
 
 /// Checksum of what all parts of a version have in common.
 [[nodiscard]] ObjectChecksum description_of(const std::string& mesh,
-                                            const std::vector<ObjectTensor>& tensors);
+                                            const std::vector<ObjectTensor>& tensors,
+                                            Chunking chunking);
 
 /// Seed of a chunk's checksum: bytes of another version, part or place never pass for this one's.
 [[nodiscard]] std::uint64_t chunk_seed(const ObjectPartId& id, std::size_t tensor,
                                        std::uint64_t chunk);
 /// The same for a part's manifest.
 [[nodiscard]] std::uint64_t manifest_seed(const ObjectPartId& id);
-
-[[nodiscard]] constexpr std::uint64_t chunks_of(std::uint64_t tile_bytes) {
-  return (tile_bytes + kObjectChunkBytes - 1) / kObjectChunkBytes;
-}
 
 }  // namespace ho::client

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "common/base/check.hpp"
 #include "common/layout/words.hpp"
 
 namespace ho::layout {
@@ -128,6 +129,17 @@ std::uint64_t Box::elements() const {
   std::uint64_t product = 1;
   for (const Interval& side : intervals()) product *= side.size();
   return product;
+}
+
+Box intersection(const Box& a, const Box& b) {
+  HO_CHECK(a.dimensions == b.dimensions);
+  Box both;
+  both.dimensions = a.dimensions;
+  for (std::size_t i = 0; i < a.dimensions; ++i) {
+    const std::uint64_t begin = std::max(a.sides[i].begin, b.sides[i].begin);
+    both.sides[i] = {begin, std::max(begin, std::min(a.sides[i].end, b.sides[i].end))};
+  }
+  return both;
 }
 
 Result<std::vector<Box>> regions(const Mesh& mesh, const Layout& layout, const Shape& shape) {

@@ -72,6 +72,9 @@ struct Box {
   [[nodiscard]] bool empty() const { return elements() == 0; }
 };
 
+/// What two boxes of one tensor have in common; empty where they are apart.
+[[nodiscard]] Box intersection(const Box& a, const Box& b);
+
 /// The box that each position of the mesh holds. Boxes may be empty.
 /// @return kInvalidArgument: the layout has another number of dimensions than the shape, or the
 /// division is exact and a dimension is not a multiple.

@@ -115,15 +115,6 @@ void Holders::visit_tiles(const Box& box, Visit visit) const {
   }
 }
 
-Box intersection(const Box& a, const Box& b) {
-  Box both = a;
-  for (std::size_t i = 0; i < a.dimensions; ++i) {
-    both.sides[i].begin = std::max(a.sides[i].begin, b.sides[i].begin);
-    both.sides[i].end = std::min(a.sides[i].end, b.sides[i].end);
-  }
-  return both;
-}
-
 /// Tells apart the boxes that readers want of one group: they are the same or disjoint.
 std::vector<std::uint64_t> begins_of(const Box& box) {
   std::vector<std::uint64_t> out;

@@ -22,7 +22,7 @@ std::string write_manifest(const ObjectManifest& manifest) {
   pb::ObjectManifest out;
   out.set_mesh(manifest.mesh);
   out.set_part(manifest.part);
-  out.set_chunk_bytes(manifest.chunk_bytes);
+  out.set_chunking(static_cast<std::uint32_t>(manifest.chunking));
   for (std::size_t i = 0; i < manifest.tensors.size(); ++i) {
     const ObjectTensor& tensor = manifest.tensors[i];
     auto* const to = out.add_tensors();
@@ -45,10 +45,14 @@ Result<ObjectManifest> read_manifest(std::span<const std::byte> bytes) {
   pb::ObjectManifest from;
   if (bytes.size() > static_cast<std::size_t>(std::numeric_limits<int>::max())) return wrong;
   if (!from.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return wrong;
+  if (from.chunking() != static_cast<std::uint32_t>(Chunking::kRows) &&
+      from.chunking() != static_cast<std::uint32_t>(Chunking::kGrid)) {
+    return Error(Errc::kUnsupported, "an object of another version of HyperOffload");
+  }
   ObjectManifest out;
   out.mesh = from.mesh();
   out.part = from.part();
-  out.chunk_bytes = from.chunk_bytes();
+  out.chunking = static_cast<Chunking>(from.chunking());
   for (const pb::ObjectTensor& tensor : from.tensors()) {
     if (tensor.element_bytes() == 0 || tensor.element_bytes() > kElementBytesMax) return wrong;
     if (tensor.checksums_size() % 2 != 0) return wrong;

@@ -41,6 +41,16 @@ extern "C" {
 typedef struct ho_publisher ho_publisher;   /* one rank's part of an object that it publishes */
 typedef struct ho_subscriber ho_subscriber; /* one rank that reads an object */
 
+/* How a publisher's tiles are cut into chunks, each of which is fetched whole. */
+typedef enum ho_chunking {
+  /* As they lie in memory: fastest for readers that divide tensors as the publisher does, or only
+     along the first dimension. */
+  HO_CHUNKS_ROWS = 0,
+  /* Along all dimensions: a reader that needs parts of rows fetches little more than these. Both
+     sides copy once more. */
+  HO_CHUNKS_GRID = 1
+} ho_chunking;
+
 /* A field that is zero has its default. Texts have at most 255 bytes, unless stated otherwise. */
 typedef struct ho_object_options {
   size_t struct_bytes; /* sizeof(ho_object_options): lets the struct grow */
@@ -56,9 +66,10 @@ typedef struct ho_object_options {
      others. 0: drawn by the library, only for a mesh of one rank. */
   uint64_t run;
   uint32_t versions; /* publishers: versions kept, each in its own memory; 0: 2; at most 1024 */
-  /* Readers: ho_object_read is held to this rate, so that it leaves the links to steps of other
-     jobs; 0: no limit. `hyperoffload analyze-programs` finds it. */
+  /* ho_object_read and ho_publish are held to this rate, so that they leave the links to steps of
+     other jobs; 0: no limit. `hyperoffload analyze-programs` finds that of readers. */
   uint64_t link_bytes_per_s;
+  uint32_t chunks; /* publishers: a ho_chunking, the same in all ranks */
 } ho_object_options;
 
 /* A tensor, as this rank has it. The library copies all of it except `data`. */
@@ -127,8 +138,8 @@ HO_API ho_status ho_object_read(ho_subscriber* subscriber);
 HO_API void ho_object_release(ho_subscriber* subscriber);
 /* Describes the open version, or the last one that was open, as JSON: {"mesh": ..., "tensors":
  * [{"name", "layout", "shape", "element_bytes", "dtype"}], "needed_bytes": the size of the caller's
- * tiles, "fetched_bytes": the same with the unneeded parts of 1 MiB chunks}. The text lives until
- * the next call on the handle. NULL before the first version. */
+ * tiles, "fetched_bytes": the same with the unneeded parts of chunks}. The text lives until the
+ * next call on the handle. NULL before the first version. */
 HO_API const char* ho_object_text(ho_subscriber* subscriber);
 /* NULL is allowed. */
 HO_API void ho_subscriber_close(ho_subscriber* subscriber);

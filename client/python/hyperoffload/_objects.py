@@ -17,7 +17,8 @@ _TYPES = {"?": "bool", "b": "int8", "B": "uint8", "c": "uint8", "h": "int16", "H
 class _Options(ctypes.Structure):
     _fields_ = [("struct_bytes", ctypes.c_size_t), ("name", ctypes.c_char_p),
                 ("secret", ctypes.c_char_p), ("mesh", ctypes.c_char_p), ("rank", ctypes.c_uint32),
-                ("run", ctypes.c_uint64), ("versions", ctypes.c_uint32), ("link_bytes_per_s", ctypes.c_uint64)]
+                ("run", ctypes.c_uint64), ("versions", ctypes.c_uint32), ("link_bytes_per_s", ctypes.c_uint64),
+                ("chunks", ctypes.c_uint32)]
 
 
 class _Tensor(ctypes.Structure):
@@ -84,7 +85,7 @@ def _take(name, value):
 
 
 class _Object:
-    def __init__(self, pool, name, tensors, mesh, rank, secret, run=0, versions=0, link=0):
+    def __init__(self, pool, name, tensors, mesh, rank, secret, run=0, versions=0, link=0, chunks=0):
         self._lib = _library.library()
         _declare(self._lib)
         self._keep, self._tensors = [], []
@@ -102,7 +103,7 @@ class _Object:
         self._pool = _library.Pool(pool, name) if self._own else pool
         self._handle = ctypes.c_void_p()
         options = _Options(ctypes.sizeof(_Options), name.encode(), secret.encode(), mesh.encode(),
-                           rank, run, versions, link)
+                           rank, run, versions, link, chunks)
         array = (_Tensor * max(len(records), 1))(*records)
         try:
             _library._check(getattr(self._lib, self._OPEN)(
@@ -145,13 +146,18 @@ class Publisher(_Object):
     `pool`: an address. `tensors`: by name; a torch tensor or a buffer, whole on each rank, a DTensor,
     or a Tile. Their memory is read at each publish(). `mesh`: "4x2:dp,tp", left out with DTensors or
     one rank. `run`: a number that all ranks of this run have, and no other run; 0: drawn, for one rank.
-    `versions` are kept at a time, until close()."""
+    `versions` are kept at a time, until close(). `chunks`: "rows", or "grid", with which readers that need parts of rows
+    fetch little more than these, and both sides copy once more. `link`: publish() takes at most so many bytes per
+    second; 0: no limit."""
 
     _OPEN, _CLOSE = "ho_publisher_open", "ho_publisher_close"
+    _CHUNKS = {"rows": 0, "grid": 1}
 
     def __init__(self, pool: str, name: str, tensors: Mapping[str, Any], *, mesh: str = "", rank: int = 0,
-                 run: int = 0, versions: int = 2, secret: str = "") -> None:
-        super().__init__(pool, name, tensors, mesh, rank, secret, run, versions)
+                 run: int = 0, versions: int = 2, secret: str = "", chunks: str = "rows", link: int = 0) -> None:
+        if chunks not in self._CHUNKS:
+            raise ValueError(f"chunks: {chunks!r} is not one of {sorted(self._CHUNKS)}")
+        super().__init__(pool, name, tensors, mesh, rank, secret, run, versions, link, self._CHUNKS[chunks])
 
     def publish(self, version: int) -> None:
         """Copies the tensors into the pool and makes them visible. Raises Error: "busy" where readers

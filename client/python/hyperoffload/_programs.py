@@ -21,13 +21,14 @@ class _Edge(NamedTuple):
     publisher: str
     reader: str
     versions: int
+    chunks: str
     rates: dict[str, dict[int, int]]  # by program and rank; 0: no limit
     tensors: dict[str, _Tensor]
 
 
 def _edge(one):
     ends = one["from"], one["to"]
-    return _Edge(one["name"], *ends, one["versions"],
+    return _Edge(one["name"], *ends, one["versions"], one["chunks"],
                  {ends[0]: {rank["rank"]: 0 for rank in one["publishers"]},
                   ends[1]: {rank["rank"]: rank["link_bytes_per_s"] for rank in one["readers"]}},
                  {tensor["name"]: _Tensor(tuple(tensor["shape"]), tensor["element_bytes"],
@@ -86,7 +87,7 @@ class Programs:
         in the plan. Raises ValueError where the plan has no such program, rank or tensor; as Publisher()."""
         edge = self._find(name, program, "publisher", rank)
         return Publisher(pool, name, self._tiles(edge, program, tensors), mesh=self._meshes[program], rank=rank, run=run,
-                         versions=edge.versions, secret=secret)
+                         versions=edge.versions, chunks=edge.chunks, secret=secret)
 
     def subscriber(self, pool: str, name: str, program: str, tensors: Mapping[str, Any], *, rank: int,
                    secret: str = "") -> Subscriber:

@@ -204,6 +204,7 @@ TEST_CASE("objects: readers get their tiles under layouts of their own", "[integ
                              Layouts{"2x2:dp,tp", "tp,dp;-;-", "5:tp", "-;tp;-", {3, 4, 20'000}},
                              Layouts{"4x2:dp,tp@8-15", "dp,tp;-", "1:all", "-;-", {1031, 600}});
   const auto* const transport = GENERATE("local", "tcp");
+  const auto chunks = GENERATE(HO_CHUNKS_ROWS, HO_CHUNKS_GRID);
   test::PoolSpec spec;
   spec.ddr_bytes = 64 * kMiB;
   TwoNodes nodes(spec);
@@ -218,6 +219,7 @@ TEST_CASE("objects: readers get their tiles under layouts of their own", "[integ
   for (std::size_t at = 0; at < from.count(); ++at) {
     ho_object_options options = from.options(mesh->ranks[at], 9);
     options.versions = 1;
+    options.chunks = chunks;
     publishers.emplace_back(trainer.get(), options, std::vector{from.tensor(at)});
   }
   for (std::uint32_t version = 1; version <= 2; ++version) {

@@ -78,31 +78,37 @@ def links():
         addresses = [stack.enter_context(node(pathlib.Path(name), number)) for number in (1, 2)]
         wait_for_pool(addresses[0])
         halves = [bytearray(whole[rank * len(whole) // 2:(rank + 1) * len(whole) // 2]) for rank in (0, 1)]
-        publishers = [stack.enter_context(hyperoffload.Publisher(
-            addresses[0], "w", {"w": hyperoffload.Tile(halves[rank], "r;-", (rows, columns))}, mesh="2:r", rank=rank, run=7,
-            secret="a secret of the bench")) for rank in (0, 1)]
-        link = BITS_PER_S / 8
-        sent = []
-        for version in range(1, ROUNDS + 1):
-            sent += [len(halves[0]) / link / seconds(lambda one=one, version=version: one.publish(version)) for one in publishers]
-        print(f"publish 64 MiB over one link: {statistics.median(sent):.3f} of it")
-        assert statistics.median(sent) > 0.8  # the goal is 0.9
-        for layout, tile, ways in (("-;-", whole, 2), ("c;-", whole[:len(whole) // 2], 1),
-                                   ("-;c", b"".join(whole[at:at + columns // 2] for at in range(0, len(whole), columns)), 2)):
-            mine = bytearray(len(tile))
-            with hyperoffload.Subscriber(addresses[0], "w", {"w": hyperoffload.Tile(mine, layout, (rows, columns))},
-                                         mesh="2:c", rank=0, secret="a secret of the bench") as reader:
-                took = []
-                for _ in range(ROUNDS):
-                    reader.acquire(timeout=10)
-                    took.append(seconds(reader.read))
-                assert mine == tile, layout
-                told = reader.describe()
-                fetched = told["fetched_bytes"] / told["needed_bytes"]
-                ratio = len(tile) / (link * ways) / statistics.median(took)
-                assert ratio * fetched > 0.8, (layout, ratio)
-                print(f"read {layout!r}, {len(tile) // MIB} MiB over {ways} links: "
-                      f"{ratio:.3f} of them, fetched {fetched:.2f} of the bytes needed")
+        for chunks, reads in (("rows", (("-;-", whole, 2), ("c;-", whole[:len(whole) // 2], 1))),
+                              ("grid", (("-;c", b"".join(whole[at:at + columns // 2] for at in range(0, len(whole), columns)), 2),
+                                        ("-;-", whole, 2)))):
+            with contextlib.ExitStack() as open_ones:
+                publishers = [open_ones.enter_context(hyperoffload.Publisher(
+                    addresses[0], "w", {"w": hyperoffload.Tile(halves[rank], "r;-", (rows, columns))}, mesh="2:r", rank=rank,
+                    run=7, chunks=chunks, secret="a secret of the bench")) for rank in (0, 1)]
+                publish_and_read(addresses[0], publishers, (rows, columns), chunks, reads)
+
+
+def publish_and_read(address, publishers, shape, chunks, reads):
+    link, size = BITS_PER_S / 8, shape[0] * shape[1]
+    sent = []
+    for version in range(1, ROUNDS + 1):
+        sent += [size / 2 / link / seconds(lambda one=one, version=version: one.publish(version)) for one in publishers]
+    print(f"{chunks}: publish {size / 2 / MIB:.0f} MiB over one link: {statistics.median(sent):.3f} of it")
+    assert statistics.median(sent) > 0.8  # the goal is 0.9
+    for layout, tile, ways in reads:
+        mine = bytearray(len(tile))
+        with hyperoffload.Subscriber(address, "w", {"w": hyperoffload.Tile(mine, layout, shape)}, mesh="2:c", rank=0,
+                                     secret="a secret of the bench") as reader:
+            took = []
+            for _ in range(ROUNDS):
+                reader.acquire(timeout=10)
+                took.append(seconds(reader.read))
+            assert mine == tile, layout
+            told = reader.describe()
+            ratio = len(tile) / (link * ways) / statistics.median(took)
+            assert ratio > 0.8, (layout, ratio)
+            print(f"{chunks}: read {layout!r}, {len(tile) // MIB} MiB over {ways} links: {ratio:.3f} of them, "
+                  f"fetched {told['fetched_bytes'] / told['needed_bytes']:.2f} of the bytes needed")
 
 
 def make_model():

@@ -72,6 +72,7 @@ void write_objects(JsonWriter& json, const ProgramsInput& inputs,
         .field("to", inputs.file.programs[spec.to].name)
         .field("every", spec.every)
         .field("versions", spec.versions)
+        .field("chunks", inputs.chunking[e] == Chunking::kGrid ? "grid" : "rows")
         .field("interval_ns", rates.interval_ns)
         .field("publish_ns", rates.publish_ns)
         .field("read_ns", rates.read_ns)

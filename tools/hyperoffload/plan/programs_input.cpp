@@ -94,12 +94,15 @@ Result<void> read_program(const Names& names, ProgramsInput& inputs, const Progr
 
 /// What the ranks of two programs have of a tensor, by position.
 struct Moved {
-  std::vector<std::uint64_t> stored;   ///< by publishers; equal tiles once
-  std::vector<std::uint64_t> needed;   ///< by readers
-  std::vector<std::uint64_t> fetched;  ///< by readers, in whole chunks
+  std::vector<std::uint64_t> stored;  ///< by publishers; equal tiles once
+  std::vector<std::uint64_t> needed;  ///< by readers
+  std::vector<std::uint64_t> rows;    ///< by readers, in whole chunks of rows
+  std::vector<std::uint64_t> grid;    ///< the same, of a grid
 };
 
 constexpr std::uint64_t kTileBytesMax = 1024 * kGiB;
+/// A grid pays where readers fetch this much less.
+constexpr double kGridGainMin = 1.1;
 
 Result<std::vector<std::uint64_t>> tile_bytes(const layout::Placement& placement,
                                               const ObjectTensor& tensor) {
@@ -134,17 +137,20 @@ Result<Moved> move_tensor(const layout::Mesh& from, const layout::Mesh& to,
   auto needed = tile_bytes(*wanted, tensor);
   if (!needed) return needed.error().at("to");
   out.needed = *std::move(needed);
-  out.fetched.resize(out.needed.size());
-  for (std::size_t i = 0; i < out.needed.size(); ++i) {
-    const std::size_t holder = client::holder_of(*wanted, i);
-    if (holder < i) {  // it has the same tile
-      out.fetched[i] = out.fetched[holder];
-      continue;
+  for (const auto& [fetched, chunking] :
+       {std::pair(&out.rows, Chunking::kRows), std::pair(&out.grid, Chunking::kGrid)}) {
+    fetched->resize(out.needed.size());
+    for (std::size_t i = 0; i < out.needed.size(); ++i) {
+      const std::size_t holder = client::holder_of(*wanted, i);
+      if (holder < i) {  // it has the same tile
+        (*fetched)[i] = (*fetched)[holder];
+        continue;
+      }
+      const client::WantedTensor want{tensor.name, wanted_layout, {}, 0, "", out.needed[i]};
+      const auto plan = client::plan_read(from, {tensor}, chunking, to, to.ranks[i], {want});
+      if (!plan) return plan.error();
+      (*fetched)[i] = plan->fetched_bytes;
     }
-    const client::WantedTensor want{tensor.name, wanted_layout, {}, 0, "", out.needed[i]};
-    const auto plan = client::plan_read(from, {tensor}, to, to.ranks[i], {want});
-    if (!plan) return plan.error();
-    out.fetched[i] = plan->fetched_bytes;
   }
   return out;
 }
@@ -166,7 +172,10 @@ Result<void> add_bytes(std::vector<analyzer::RankBytes>& to,
   return {};
 }
 
-Result<void> read_object(ProgramsInput& inputs, const ObjectSpec& spec) {
+/// What the readers of an object fetch if its publisher cuts tiles in a grid.
+using Grid = std::vector<analyzer::RankBytes>;
+
+Result<void> read_object(ProgramsInput& inputs, const ObjectSpec& spec, std::vector<Grid>& grids) {
   auto tensors = read_tensors_file(spec.tensors);
   if (!tensors) return tensors.error();
   inputs.paths.push_back(spec.tensors);
@@ -179,6 +188,7 @@ Result<void> read_object(ProgramsInput& inputs, const ObjectSpec& spec) {
   edge.publishers = no_bytes(from);
   edge.readers = no_bytes(to);
   std::vector<analyzer::RankBytes> needed = no_bytes(to);
+  Grid grid = no_bytes(to);
   // The tensors of a model have few different shapes.
   std::map<std::tuple<layout::Shape, std::uint64_t, std::string_view, std::string_view>, Moved>
       known;
@@ -197,7 +207,7 @@ Result<void> read_object(ProgramsInput& inputs, const ObjectSpec& spec) {
     }
     for (const auto& [sum, more] :
          {std::pair(&edge.publishers, &at->second.stored), std::pair(&needed, &at->second.needed),
-          std::pair(&edge.readers, &at->second.fetched)}) {
+          std::pair(&edge.readers, &at->second.rows), std::pair(&grid, &at->second.grid)}) {
       if (auto ok = add_bytes(*sum, *more); !ok) return ok.error().at(where);
     }
   }
@@ -207,8 +217,31 @@ Result<void> read_object(ProgramsInput& inputs, const ObjectSpec& spec) {
   edge.least_bytes_per_s = spec.minimum_bytes_per_s;
   inputs.task.edges.push_back(std::move(edge));
   inputs.needed.push_back(std::move(needed));
+  grids.push_back(std::move(grid));
   inputs.tensors.push_back(*std::move(tensors));
   return {};
+}
+
+/// Chooses how each object is cut: all its readers fetch from one publisher. A grid costs a copy at
+/// both ends.
+void choose_chunking(ProgramsInput& inputs, std::vector<Grid>& grids) {
+  const auto sum_of = [](const std::vector<analyzer::RankBytes>& ranks) {
+    double sum = 0;
+    for (const analyzer::RankBytes& one : ranks) sum += static_cast<double>(one.bytes);
+    return sum;
+  };
+  std::vector<analyzer::ObjectEdge>& edges = inputs.task.edges;
+  std::map<std::string, std::pair<double, double>> sums;  // by object: in rows, in a grid
+  for (std::size_t e = 0; e < edges.size(); ++e) {
+    sums[edges[e].object].first += sum_of(edges[e].readers);
+    sums[edges[e].object].second += sum_of(grids[e]);
+  }
+  for (std::size_t e = 0; e < edges.size(); ++e) {
+    const auto& [rows, grid] = sums[edges[e].object];
+    const bool pays = rows > kGridGainMin * grid;
+    if (pays) edges[e].readers = std::move(grids[e]);
+    inputs.chunking.push_back(pays ? Chunking::kGrid : Chunking::kRows);
+  }
 }
 
 }  // namespace
@@ -230,11 +263,13 @@ Result<void> read_programs(const std::string& programs, const std::string& hardw
     }
   }
   if (auto ok = check_ranks(names, inputs); !ok) return ok;
+  std::vector<Grid> grids;
   for (const ObjectSpec& spec : inputs.file.objects) {
-    if (auto ok = read_object(inputs, spec); !ok) {
+    if (auto ok = read_object(inputs, spec, grids); !ok) {
       return ok.error().at("object \"" + spec.name + "\"").at(names.programs);
     }
   }
+  choose_chunking(inputs, grids);
   return {};
 }
 

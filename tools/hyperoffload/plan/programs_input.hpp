@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "client/objects/chunks.hpp"
 #include "common/base/result.hpp"
 #include "common/layout/mesh.hpp"
 #include "common/model/graph.hpp"
@@ -24,6 +25,7 @@ struct ProgramsInput {
   std::deque<Graph> graphs;                              ///< each file once
   std::vector<std::vector<TensorMove>> tensors;          ///< by object, each with its layouts
   std::vector<std::vector<analyzer::RankBytes>> needed;  ///< by object: the readers' tiles
+  std::vector<Chunking> chunking;                        ///< by object: how its tiles are cut
   std::vector<std::string> paths;                        ///< what was read
   analyzer::ProgramsTask task;
 };
