@@ -9,6 +9,7 @@
 #include "client/api/c_handles.hpp"
 #include "client/include/hyperoffload/objects.h"
 #include "client/objects/publisher.hpp"
+#include "client/objects/relays.hpp"
 #include "client/objects/subscriber.hpp"
 #include "common/base/json.hpp"
 #include "common/base/random.hpp"
@@ -55,6 +56,7 @@ struct ho_subscriber {
   ho_pool* pool = nullptr;
   UsedMemory memory;
   std::unique_ptr<ho::client::Subscriber> subscriber;
+  std::unique_ptr<ho::client::Relays> relays;  ///< nullptr: none
   std::string text;
 };
 
@@ -88,6 +90,7 @@ struct Read {
   std::string name;
   std::string secret;
   std::string mesh;
+  std::string relay;
   ho_object_options options{};
 };
 
@@ -104,6 +107,9 @@ Result<Read> read_options(const ho_object_options& given) {
   }
   auto mesh = text_of(out.options.mesh, "mesh", kTextBytesMax);
   if (!mesh) return mesh.error();
+  auto relay = text_of(out.options.relay, "relay", kTextBytesMax);
+  if (!relay) return relay.error();
+  out.relay = std::move(*relay);
   out.name = std::move(*name);
   out.secret = std::move(*secret);
   out.mesh = mesh->empty() ? "1:all@" + std::to_string(out.options.rank) : std::move(*mesh);
@@ -163,7 +169,7 @@ void count_object(ho_pool& pool, std::ptrdiff_t change) {
   pool.objects += static_cast<std::size_t>(change);
 }
 
-std::string describe(const ho::client::Subscriber& subscriber) {
+std::string describe(const ho::client::Subscriber& subscriber, const ho::client::Relays* relays) {
   ho::JsonWriter out;
   out.begin_object().field("mesh", subscriber.mesh()).key("tensors").begin_array();
   for (const ho::ObjectTensor& one : subscriber.tensors()) {
@@ -173,7 +179,16 @@ std::string describe(const ho::client::Subscriber& subscriber) {
     out.end().field("element_bytes", one.element_bytes).field("dtype", one.dtype).end();
   }
   out.end().field("needed_bytes", subscriber.plan().needed_bytes);
-  out.field("fetched_bytes", subscriber.plan().fetched_bytes).end();
+  out.field("fetched_bytes", subscriber.plan().fetched_bytes);
+  if (relays != nullptr) {
+    out.key("relays")
+        .begin_object()
+        .field("fetched_bytes", relays->fetched_bytes())
+        .field("relayed_reads", relays->relayed())
+        .field("direct_reads", relays->direct())
+        .end();
+  }
+  out.end();
   return std::move(out).text();
 }
 
@@ -267,7 +282,17 @@ ho_status ho_subscriber_open(ho_pool* pool, const ho_object_options* options,
     }
     auto made = ho::client::Subscriber::create(*pool->pool, known);
     if (!made) return made.error();
-    *out = new ho_subscriber{pool, std::move(used), std::move(*made), {}};
+    std::unique_ptr<ho::client::Relays> relays;
+    if (!read->relay.empty()) {
+      ho::client::Relays::Options shared;
+      shared.relay = std::move(read->relay);
+      shared.run = read->options.run;
+      if (read->options.versions > 0) shared.versions = read->options.versions;
+      auto relaying = ho::client::Relays::create(*pool->pool, **made, shared);
+      if (!relaying) return relaying.error();
+      relays = std::move(*relaying);
+    }
+    *out = new ho_subscriber{pool, std::move(used), std::move(*made), std::move(relays), {}};
     count_object(*pool, 1);
     return {};
   });
@@ -288,6 +313,7 @@ ho_status ho_acquire(ho_subscriber* subscriber, uint64_t least, uint64_t most, u
 ho_status ho_object_read(ho_subscriber* subscriber) {
   return guarded([&]() -> Result<void> {
     if (subscriber == nullptr) return null_argument();
+    if (subscriber->relays != nullptr) return subscriber->relays->read();
     return subscriber->subscriber->read();
   });
 }
@@ -299,13 +325,18 @@ void ho_object_release(ho_subscriber* subscriber) {
 
 const char* ho_object_text(ho_subscriber* subscriber) {
   if (subscriber == nullptr || subscriber->subscriber->mesh().empty()) return nullptr;
-  guarded_end("ho_object_text", [&] { subscriber->text = describe(*subscriber->subscriber); });
+  guarded_end("ho_object_text", [&] {
+    subscriber->text = describe(*subscriber->subscriber, subscriber->relays.get());
+  });
   return subscriber->text.c_str();
 }
 
 void ho_subscriber_close(ho_subscriber* subscriber) {
   if (subscriber == nullptr) return;
-  guarded_end("ho_subscriber_close", [&] { subscriber->subscriber.reset(); });
+  guarded_end("ho_subscriber_close", [&] {
+    subscriber->relays.reset();
+    subscriber->subscriber.reset();
+  });
   ho_pool& pool = *subscriber->pool;
   delete subscriber;
   count_object(pool, -1);

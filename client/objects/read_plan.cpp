@@ -117,4 +117,12 @@ Result<ReadPlan> plan_read(const layout::Mesh& mesh, const std::vector<ObjectTen
   return out;
 }
 
+void ReadPlan::leave_out(std::size_t position) {
+  std::erase_if(tiles, [&](const TileRead& tile) {
+    if (tile.position != position) return false;
+    for (const ChunkRead& chunk : tile.chunks) fetched_bytes -= chunk.length_bytes;
+    return true;
+  });
+}
+
 }  // namespace ho::client

@@ -56,6 +56,9 @@ struct ReadPlan {
   std::vector<TileRead> tiles;
   std::uint64_t needed_bytes = 0;   ///< size of the reader's tiles
   std::uint64_t fetched_bytes = 0;  ///< with the rest of chunks that are needed in part
+
+  /// Fetches nothing of what a position publishes.
+  void leave_out(std::size_t position);
 };
 
 /// @param mesh, tensors, chunking  the object's. @param to, rank  the reader's.

@@ -240,6 +240,8 @@ Result<void> Subscriber::plan_by(const ObjectManifest& manifest, const ObjectPar
   misfit_ = !plan;
   if (!plan) return plan.error().at(options_.name);
   plan_ = std::move(*plan);
+  plan_number_ += 1;
+  if (options_.own_part) plan_.leave_out(*options_.own_part);
   mesh_ = manifest.mesh;
   tensors_ = manifest.tensors;
   description_ = part.description;

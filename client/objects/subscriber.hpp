@@ -37,6 +37,8 @@ class Subscriber {
     std::vector<WantedTensor> tensors;
     std::vector<ObjectMemory> memory;    ///< this rank's tiles, parallel to tensors
     std::uint64_t link_bytes_per_s = 0;  ///< limit of read(); 0: none
+    /// The publishing position whose tiles the memory has already.
+    std::optional<std::size_t> own_part;
   };
   /// @return kInvalidArgument: the mesh cannot be read.
   [[nodiscard]] static Result<std::unique_ptr<Subscriber>> create(Pool& pool,
@@ -67,6 +69,16 @@ class Subscriber {
   [[nodiscard]] const std::vector<ObjectTensor>& tensors() const { return tensors_; }
   [[nodiscard]] const std::string& mesh() const { return mesh_; }
   [[nodiscard]] const ReadPlan& plan() const { return plan_; }
+  /// Another number for each plan that was made; 0: none was.
+  [[nodiscard]] std::uint64_t plan_number() const { return plan_number_; }
+  /// The open version; 0: none.
+  [[nodiscard]] std::uint64_t version() const { return held_.empty() ? 0 : version_; }
+  /// The run that published the open version. @pre version() is not 0
+  [[nodiscard]] std::uint64_t run() const { return held_.begin()->second.part.id.run; }
+  [[nodiscard]] const Options& options() const { return options_; }
+  [[nodiscard]] const layout::Mesh& reader_mesh() const { return reader_mesh_; }
+  /// A wanted tensor's, registered.
+  [[nodiscard]] const ObjectMemory& memory(std::size_t wanted) const { return memory_.at(wanted); }
 
  private:
   struct Found {
@@ -111,6 +123,7 @@ class Subscriber {
   std::string mesh_;
   std::vector<ObjectTensor> tensors_;
   ReadPlan plan_;
+  std::uint64_t plan_number_ = 0;
   bool misfit_ = false;               ///< what is wanted does not fit the object: no look helps
   std::map<std::size_t, Held> held_;  ///< by position
   std::uint64_t version_ = 0;

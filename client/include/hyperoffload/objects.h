@@ -70,6 +70,13 @@ typedef struct ho_object_options {
      other jobs; 0: no limit. `hyperoffload analyze-programs` finds that of readers. */
   uint64_t link_bytes_per_s;
   uint32_t chunks; /* publishers: a ho_chunking, the same in all ranks */
+  /* Readers: axes of the mesh along which ranks have the same tiles, and share the work of reading
+     them: each reads a part from the publisher, publishes it, and reads the rest from the others.
+     "gpu" (one step), "node;gpu" (first along node, then along gpu) or "node,gpu" (both at once).
+     So a publisher sends each byte once. All ranks set the same `run` and read the same versions
+     in the same order. A rank keeps its part of `versions` versions in the pool. Where the others'
+     parts do not come in 2 s, it reads all from the publisher. NULL or "": none. */
+  const char* relay;
 } ho_object_options;
 
 /* A tensor, as this rank has it. The library copies all of it except `data`. */
@@ -138,8 +145,10 @@ HO_API ho_status ho_object_read(ho_subscriber* subscriber);
 HO_API void ho_object_release(ho_subscriber* subscriber);
 /* Describes the open version, or the last one that was open, as JSON: {"mesh": ..., "tensors":
  * [{"name", "layout", "shape", "element_bytes", "dtype"}], "needed_bytes": the size of the caller's
- * tiles, "fetched_bytes": the same with the unneeded parts of chunks}. The text lives until the
- * next call on the handle. NULL before the first version. */
+ * tiles, "fetched_bytes": the same with the unneeded parts of chunks}; with relays also "relays":
+ * {"fetched_bytes": what a read takes from the publisher, "relayed_reads", "direct_reads": how many
+ * reads took the rest from other ranks, and how many did not}. The text lives until the next call
+ * on the handle. NULL before the first version. */
 HO_API const char* ho_object_text(ho_subscriber* subscriber);
 /* NULL is allowed. */
 HO_API void ho_subscriber_close(ho_subscriber* subscriber);

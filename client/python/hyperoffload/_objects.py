@@ -18,7 +18,7 @@ class _Options(ctypes.Structure):
     _fields_ = [("struct_bytes", ctypes.c_size_t), ("name", ctypes.c_char_p),
                 ("secret", ctypes.c_char_p), ("mesh", ctypes.c_char_p), ("rank", ctypes.c_uint32),
                 ("run", ctypes.c_uint64), ("versions", ctypes.c_uint32), ("link_bytes_per_s", ctypes.c_uint64),
-                ("chunks", ctypes.c_uint32)]
+                ("chunks", ctypes.c_uint32), ("relay", ctypes.c_char_p)]
 
 
 class _Tensor(ctypes.Structure):
@@ -85,7 +85,8 @@ def _take(name, value):
 
 
 class _Object:
-    def __init__(self, pool, name, tensors, mesh, rank, secret, run=0, versions=0, link=0, chunks=0):
+    def __init__(self, pool, name, tensors, mesh, rank, secret, run=0, versions=0, link=0, chunks=0,
+                 relay=""):
         self._lib = _library.library()
         _declare(self._lib)
         self._keep, self._tensors = [], []
@@ -103,7 +104,7 @@ class _Object:
         self._pool = _library.Pool(pool, name) if self._own else pool
         self._handle = ctypes.c_void_p()
         options = _Options(ctypes.sizeof(_Options), name.encode(), secret.encode(), mesh.encode(),
-                           rank, run, versions, link, chunks)
+                           rank, run, versions, link, chunks, relay.encode())
         array = (_Tensor * max(len(records), 1))(*records)
         try:
             _library._check(getattr(self._lib, self._OPEN)(
@@ -169,13 +170,18 @@ class Publisher(_Object):
 class Subscriber(_Object):
     """One rank that reads an object into tensors of its own, under layouts of its own.
 
-    `link`: read() takes at most so many bytes per second; 0: no limit."""
+    `link`: read() takes at most so many bytes per second; 0: no limit.
+
+    `relay`: axes of the mesh along which ranks have the same tiles, "gpu" or "node;gpu". Each of them then reads a part
+    from the publisher, publishes it for the others, and reads the rest from them, so that the publisher sends each byte
+    once. All ranks have the same `run` and read the same versions in the same order. A rank keeps its part of `versions`
+    versions in the pool."""
 
     _OPEN, _CLOSE = "ho_subscriber_open", "ho_subscriber_close"
 
     def __init__(self, pool: str, name: str, tensors: Mapping[str, Any], *, mesh: str = "", rank: int = 0,
-                 secret: str = "", link: int = 0) -> None:
-        super().__init__(pool, name, tensors, mesh, rank, secret, link=link)
+                 secret: str = "", link: int = 0, relay: str = "", run: int = 0, versions: int = 2) -> None:
+        super().__init__(pool, name, tensors, mesh, rank, secret, run, versions, link, relay=relay)
 
     def acquire(self, least: int = 0, timeout: float = 0.0, most: int = _U64_MAX) -> int:
         """Opens the newest complete version between two, waiting `timeout` seconds for one. Returns its

@@ -20,6 +20,7 @@
 #include "common/base/prng.hpp"
 #include "common/base/units.hpp"
 #include "common/layout/layout.hpp"
+#include "tests/integration/client/object_ranks.hpp"
 #include "tests/integration/client/two_nodes.hpp"
 #include "tests/support/seeds.hpp"
 
@@ -32,87 +33,8 @@ using test::connect_pool;
 using test::PoolHandle;
 using test::TwoNodes;
 
-using Shape = std::vector<std::uint64_t>;
-
-/// One tensor of 4-byte elements on some ranks, with each rank's memory.
-class Ranks {
- public:
-  Ranks(const std::string& mesh, const std::string& layout, const Shape& shape)
-      : mesh_(mesh), layout_(layout), shape_(shape) {
-    const auto parsed = layout::parse_mesh(mesh);
-    REQUIRE(parsed.ok());
-    const auto dimensions = layout::parse_layout(layout, *parsed);
-    REQUIRE(dimensions.ok());
-    const auto boxes = layout::regions(*parsed, *dimensions, shape);
-    REQUIRE(boxes.ok());
-    boxes_ = *boxes;
-    for (const layout::Box& box : boxes_) tiles_.emplace_back(box.elements());
-  }
-
-  [[nodiscard]] std::size_t count() const { return tiles_.size(); }
-  /// The tensor as objects.h describes it, for one rank.
-  [[nodiscard]] ho_tensor tensor(std::size_t rank) {
-    ho_tensor out{};
-    out.name = "weight";
-    out.layout = layout_.c_str();
-    out.dtype = "u32";
-    out.shape = shape_.data();
-    out.dimensions = static_cast<std::uint32_t>(shape_.size());
-    out.element_bytes = 4;
-    out.data = tiles_[rank].empty() ? nullptr : tiles_[rank].data();
-    out.bytes = tiles_[rank].size() * 4;
-    return out;
-  }
-  [[nodiscard]] ho_object_options options(std::size_t rank, std::uint64_t run = 0) const {
-    ho_object_options out{};
-    out.name = "weights";
-    out.mesh = mesh_.c_str();
-    out.rank = static_cast<std::uint32_t>(rank);
-    out.run = run;
-    return out;
-  }
-  /// Each element encodes its place in the tensor and the version.
-  void fill(std::uint32_t version) {
-    visit([&](std::uint32_t& element, std::uint32_t place) { element = place * 31 + version; });
-  }
-  void clear() {
-    visit([](std::uint32_t& element, std::uint32_t /*place*/) { element = 0; });
-  }
-  [[nodiscard]] bool holds(std::size_t rank, std::uint32_t version) {
-    bool same = true;
-    visit_rank(rank, [&](const std::uint32_t& element, std::uint32_t place) {
-      same = same && element == place * 31 + version;
-    });
-    return same;
-  }
-
- private:
-  template <typename Visit>
-  void visit(Visit each) {
-    for (std::size_t rank = 0; rank < tiles_.size(); ++rank) visit_rank(rank, each);
-  }
-  template <typename Visit>
-  void visit_rank(std::size_t rank, Visit each) {
-    const layout::Box& box = boxes_[rank];
-    std::vector<std::uint64_t> at(shape_.size(), 0);
-    for (std::uint32_t& element : tiles_[rank]) {
-      std::uint64_t place = 0;
-      for (std::size_t i = 0; i < at.size(); ++i) {
-        place = place * shape_[i] + box.sides[i].begin + at[i];
-      }
-      each(element, static_cast<std::uint32_t>(place));
-      for (std::size_t i = at.size(); i > 0 && ++at[i - 1] == box.sides[i - 1].size(); --i) {
-        at[i - 1] = 0;
-      }
-    }
-  }
-
-  const std::string mesh_;
-  const std::string layout_;
-  const Shape shape_;
-  std::vector<layout::Box> boxes_;
-  std::vector<std::vector<std::uint32_t>> tiles_;
-};
+using Shape = layout::Shape;
+using Ranks = test::ObjectRanks;
 
 std::vector<Publisher> publish_all(ho_pool* pool, Ranks& ranks, std::uint64_t run) {
   std::vector<Publisher> out;

@@ -1,7 +1,8 @@
 """Published objects over links limited by tc, and a trainer beside readers: rows for RESULTS.md.
 
-Usage: objects_perf.py CLI DAEMON LIBRARY PACKAGE EXAMPLES [links] [trainer]
-Fails where a reader gets other bytes, or far from the goals. "links" needs the right to make network namespaces, "trainer" PyTorch.
+Usage: objects_perf.py CLI DAEMON LIBRARY PACKAGE EXAMPLES [links] [relays] [trainer]
+Fails where a reader gets other bytes, or far from the goals. "links" and "relays" need the right to make network namespaces,
+"trainer" PyTorch.
 """
 import contextlib
 import json
@@ -34,14 +35,16 @@ def wait_for_pool(address):
 
 
 @contextlib.contextmanager
-def node(folder, number):
-    """One of two daemons of a pool, behind a link of its own of 1 Gbit/s each way. Yields its address."""
+def node(folder, number, count=2):
+    """One of the daemons of a pool, behind a link of its own of 1 Gbit/s each way. Yields its address and process."""
     ours, its = f"10.9.{number}.1", f"10.9.{number}.2"
     config, own = folder / f"node-{number}", folder / f"own-{number}"
     own.mkdir()  # a file system of the daemon's: its socket is out of reach
+    others = "".join(f'nodes {{ node_id: {one} name: "n{one}" control_addresses: "tcp:10.9.{one}.2:{PORT}" }}\n'
+                     for one in range(1, count + 1) if one != number)
     config.write_text(f'node_id: {number} node_name: "n{number}" ddr_bytes: "768MiB" segment_bytes: "8MiB" insecure: true '
                       f'unix_socket: "{own}/sock" tcp_listen: "{its}:{PORT}" tcp {{ address: "{its}" }} lease_ms: 600000\n'
-                      f'nodes {{ node_id: {3 - number} name: "n{3 - number}" control_addresses: "tcp:10.9.{3 - number}.2:{PORT}" }}\n')
+                      + others)
     daemon = subprocess.Popen(["unshare", "--net", "--mount", "sh", "-c",
                                'read -r go; mount -t tmpfs none "$2"; exec "$0" --config "$1"', DAEMON, config, own],
                               stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
@@ -55,8 +58,9 @@ def node(folder, number):
             ip("link", "set", device, "up", inside=prefix)
             subprocess.run([*prefix, "tc", "qdisc", "replace", "dev", device, "root", "tbf", "rate", f"{BITS_PER_S}bit",
                             "burst", "256k", "latency", "50ms"], check=True)
+        ip("route", "add", "default", "via", ours, inside=inside)
         print("go", file=daemon.stdin, flush=True)
-        yield f"tcp:{its}:{PORT}"
+        yield f"tcp:{its}:{PORT}", daemon
     finally:
         daemon.terminate()
         daemon.wait()
@@ -75,7 +79,7 @@ def links():
     rows, columns = 32768, 4096
     whole = os.urandom(rows * columns)
     with tempfile.TemporaryDirectory(prefix="ho-objects-") as name, contextlib.ExitStack() as stack:
-        addresses = [stack.enter_context(node(pathlib.Path(name), number)) for number in (1, 2)]
+        addresses = [stack.enter_context(node(pathlib.Path(name), number))[0] for number in (1, 2)]
         wait_for_pool(addresses[0])
         halves = [bytearray(whole[rank * len(whole) // 2:(rank + 1) * len(whole) // 2]) for rank in (0, 1)]
         for chunks, reads in (("rows", (("-;-", whole, 2), ("c;-", whole[:len(whole) // 2], 1))),
@@ -109,6 +113,63 @@ def publish_and_read(address, publishers, shape, chunks, reads):
             assert ratio > 0.8, (layout, ratio)
             print(f"{chunks}: read {layout!r}, {len(tile) // MIB} MiB over {ways} links: {ratio:.3f} of them, "
                   f"fetched {told['fetched_bytes'] / told['needed_bytes']:.2f} of the bytes needed")
+
+
+def sampler(pool, rank):
+    """Reads each version that its input names, alone or with the others, and prints when it had it."""
+    mine = bytearray(RELAYED)
+    readers = [hyperoffload.Subscriber(pool, "w", {"w": hyperoffload.Tile(mine, "-", (RELAYED,))}, mesh=f"{SAMPLERS}:s",
+                                       rank=int(rank), secret="a secret of the bench", relay=relay, run=5)
+               for relay in ("", "s")]
+    for line in sys.stdin:
+        version, relayed = (int(word) for word in line.split())
+        readers[relayed].acquire(version, timeout=10, most=version)
+        readers[relayed].read()
+        readers[relayed].release()
+        assert mine == bytes([version]) * RELAYED, version
+        print(time.monotonic(), flush=True)
+    assert readers[1].describe()["relays"]["direct_reads"] == 0
+
+
+SAMPLERS, RELAYED = 4, 64 * MIB
+
+
+def relays():
+    """One rank publishes on its node; samplers on nodes of their own read all of it at once, in turns each from the
+    publisher and with relays. The bound is what one link carries in that time."""
+    with tempfile.TemporaryDirectory(prefix="ho-objects-") as name, contextlib.ExitStack() as stack:
+        pathlib.Path("/proc/sys/net/ipv4/ip_forward").write_text("1")  # in this namespace
+        nodes = [stack.enter_context(node(pathlib.Path(name), number, SAMPLERS + 1)) for number in range(1, SAMPLERS + 2)]
+        for address, _ in nodes:
+            wait_for_pool(address)
+        data = bytearray(RELAYED)
+        publisher = stack.enter_context(hyperoffload.Publisher(
+            nodes[0][0], "w", {"w": hyperoffload.Tile(data, "-", (RELAYED,))}, run=7, secret="a secret of the bench"))
+        readers = [subprocess.Popen(["nsenter", "-t", str(daemon.pid), "-n", "-m", "--", sys.executable,
+                                     pathlib.Path(__file__).resolve(), *map(os.path.abspath, sys.argv[1:6]), "--sampler",
+                                     f"unix:{name}/own-{rank + 2}/sock", str(rank)],
+                                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+                   for rank, (_, daemon) in enumerate(nodes[1:])]
+        took = {0: [], 1: []}
+        try:
+            for version in range(1, 2 * ROUNDS + 1):
+                data[:] = bytes([version]) * RELAYED
+                publisher.publish(version)
+                begin = time.monotonic()
+                for one in readers:
+                    print(version, version % 2, file=one.stdin, flush=True)
+                took[version % 2].append(max(float(one.stdout.readline()) for one in readers) - begin)
+            for one in readers:
+                one.stdin.close()
+                assert one.wait() == 0
+        finally:
+            for one in readers:
+                one.kill()
+                one.wait()
+        least = RELAYED / (BITS_PER_S / 8)
+        alone, shared = (statistics.median(took[one][1:]) / least for one in (0, 1))
+        print(f"{SAMPLERS} samplers read {RELAYED // MIB} MiB: {alone:.2f} times what one link takes for it; with relays {shared:.2f}")
+        assert shared < 0.7 * alone
 
 
 def make_model():
@@ -204,9 +265,11 @@ objects { name: "policy" from: "learner" to: "actor" tensors: "tensors.json" eve
 
 if sys.argv[6:7] == ["--actor"]:
     actor(*sys.argv[7:9])
+elif sys.argv[6:7] == ["--sampler"]:
+    sampler(*sys.argv[7:9])
 elif "HO_OWN_NET" not in os.environ:
-    for what in sys.argv[6:] or ["links", "trainer"]:
-        own = ["unshare", "--net"] if what == "links" else []
+    for what in sys.argv[6:] or ["links", "relays", "trainer"]:
+        own = ["unshare", "--net"] if what != "trainer" else []
         subprocess.run([*own, sys.executable, *sys.argv[:6], what], check=True, env={**os.environ, "HO_OWN_NET": "1"})
 else:
-    {"links": links, "trainer": trainer}[sys.argv[6]]()
+    {"links": links, "relays": relays, "trainer": trainer}[sys.argv[6]]()

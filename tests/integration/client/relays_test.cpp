@@ -1,0 +1,184 @@
+// Readers of published objects that share the work, through the C ABI, over two real daemons.
+#include <hyperoffload/objects.h>
+
+#include <catch2/catch.hpp>
+#include <deque>
+#include <hyperoffload/objects.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/base/units.hpp"
+#include "tests/integration/client/object_ranks.hpp"
+#include "tests/integration/client/two_nodes.hpp"
+
+namespace {
+
+using namespace ho;
+using hyperoffload::Publisher;
+using hyperoffload::Subscriber;
+using test::connect_pool;
+using test::ObjectRanks;
+using test::PoolHandle;
+using test::TwoNodes;
+
+/// The number behind a field of ho_object_text, behind `after`.
+std::uint64_t number(const Subscriber& reader, const std::string& field,
+                     const std::string& after = "") {
+  const std::string text = reader.text();
+  const std::size_t from = after.empty() ? 0 : text.find("\"" + after + "\"");
+  REQUIRE(from != std::string::npos);
+  const std::size_t at = text.find("\"" + field + "\":", from);
+  REQUIRE(at != std::string::npos);
+  return std::stoull(text.substr(at + field.size() + 3));
+}
+
+/// Readers of one mesh, the first half of them at the first node.
+struct Readers {
+  Readers(TwoNodes& nodes, ObjectRanks& ranks, const std::string& relay, const char* transport) {
+    for (std::size_t rank = 0; rank < ranks.count(); ++rank) {
+      const int node = rank < (ranks.count() + 1) / 2 ? 0 : 1;
+      const PoolHandle& pool = pools.emplace_back(connect_pool(nodes.address(node), transport));
+      ho_object_options options = ranks.options(rank, 77);
+      options.relay = relay.c_str();
+      readers.emplace_back(pool.get(), options, std::vector{ranks.tensor(rank)});
+    }
+  }
+  /// All read a version at once, each on a thread. @return the status of each
+  std::vector<ho_status> read(std::uint64_t version, std::size_t count) {
+    std::vector<ho_status> out(count, HO_NOT_FOUND);
+    std::vector<std::thread> threads;
+    for (std::size_t rank = 0; rank < count; ++rank) {
+      threads.emplace_back([&, rank] {
+        std::uint64_t found = 0;
+        out[rank] = ho_acquire(readers[rank].get(), version, version, 5000, &found);
+        if (out[rank] == HO_OK) out[rank] = ho_object_read(readers[rank].get());
+        ho_object_release(readers[rank].get());
+      });
+    }
+    for (std::thread& one : threads) one.join();
+    return out;
+  }
+
+  std::deque<PoolHandle> pools;
+  std::vector<Subscriber> readers;
+};
+
+std::vector<Publisher> publish_all(ho_pool* pool, ObjectRanks& ranks, std::uint64_t run) {
+  std::vector<Publisher> out;
+  for (std::size_t rank = 0; rank < ranks.count(); ++rank) {
+    out.emplace_back(pool, ranks.options(rank, run), std::vector{ranks.tensor(rank)});
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("relays: readers give one another what each has read once", "[integration]") {
+  struct Case {
+    const char* from_mesh;
+    const char* from;
+    const char* to_mesh;
+    const char* to;
+    const char* relay;
+    std::uint64_t copies;  ///< that the publisher sends
+  };
+  const auto each = GENERATE(Case{"1:all", "-;-", "2x2:node,gpu", "-;-", "gpu", 2},
+                             Case{"1:all", "-;-", "2x2:node,gpu", "-;-", "node;gpu", 1},
+                             Case{"1:all", "-;-", "2x2:node,gpu", "-;-", "node,gpu", 1},
+                             Case{"2:r", "r;-", "3:dp", "-;-", "dp", 1},
+                             Case{"2:r", "r;-", "2x2:dp,tp", "tp;-", "dp", 1},
+                             Case{"2:r", "-;r", "2x2:dp,tp", "-;tp", "dp", 1});
+  const auto* const transport = GENERATE("local", "tcp");
+  INFO(each.to_mesh << " " << each.to << ", relay " << each.relay << ", " << transport);
+  test::PoolSpec spec;
+  spec.ddr_bytes = 64 * kMiB;
+  TwoNodes nodes(spec);
+  const layout::Shape shape{1031, 700};
+  const std::uint64_t bytes = 1031 * 700 * 4;
+  ObjectRanks from(each.from_mesh, each.from, shape);
+  ObjectRanks to(each.to_mesh, each.to, shape);
+  const PoolHandle trainer = connect_pool(nodes.address(0), transport);
+  std::vector<Publisher> publishers = publish_all(trainer.get(), from, 9);
+  Readers readers(nodes, to, each.relay, transport);
+  for (std::uint32_t version = 1; version <= 4; ++version) {
+    from.fill(version);
+    for (Publisher& one : publishers) one.publish(version);
+    to.clear();
+    for (const ho_status status : readers.read(version, to.count())) CHECK(status == HO_OK);
+    for (std::size_t rank = 0; rank < to.count(); ++rank) CHECK(to.holds(rank, version));
+  }
+  std::uint64_t fetched = 0;
+  for (const Subscriber& one : readers.readers) {
+    CHECK(number(one, "relayed_reads") == 4);
+    CHECK(number(one, "direct_reads") == 0);
+    fetched += number(one, "fetched_bytes", "relays");
+  }
+  // Chunks at the edges of parts are fetched by two.
+  CHECK(fetched >= each.copies * bytes);
+  CHECK(fetched <= each.copies * bytes + to.count() * 2 * kMiB);
+}
+
+TEST_CASE("relays: who waits in vain for another rank reads all from the publisher",
+          "[integration]") {
+  TwoNodes nodes;
+  ObjectRanks from("1:all", "-", {300'000});
+  ObjectRanks to("3:dp", "-", {300'000});
+  const PoolHandle trainer = connect_pool(nodes.address(0), "local");
+  std::vector<Publisher> publishers = publish_all(trainer.get(), from, 9);
+  Readers readers(nodes, to, "dp", "tcp");
+  for (std::uint32_t version = 1; version <= 3; ++version) {
+    const std::size_t count = version == 2 ? 2 : 3;  // the third rank leaves one out
+    from.fill(version);
+    publishers[0].publish(version);
+    to.clear();
+    const auto told = readers.read(version, count);
+    for (std::size_t rank = 0; rank < count; ++rank) {
+      CHECK(told[rank] == HO_OK);
+      CHECK(to.holds(rank, version));
+    }
+  }
+  CHECK(number(readers.readers[0], "relayed_reads") == 2);
+  CHECK(number(readers.readers[0], "direct_reads") == 1);
+  CHECK(number(readers.readers[2], "relayed_reads") == 2);
+}
+
+TEST_CASE("relays: a version that another run publishes again is that run's", "[integration]") {
+  TwoNodes nodes;
+  ObjectRanks from("1:all", "-", {300'000});
+  ObjectRanks to("2:dp", "-", {300'000});
+  const PoolHandle trainer = connect_pool(nodes.address(0), "local");
+  Readers readers(nodes, to, "dp", "local");
+  for (std::uint32_t run = 1; run <= 2; ++run) {
+    std::vector<Publisher> publishers = publish_all(trainer.get(), from, run);
+    from.fill(run * 1000);
+    publishers[0].publish(5);
+    to.clear();
+    for (const ho_status status : readers.read(5, 2)) CHECK(status == HO_OK);
+    for (std::size_t rank = 0; rank < 2; ++rank) CHECK(to.holds(rank, run * 1000));
+  }
+  CHECK(number(readers.readers[0], "relayed_reads") == 2);
+}
+
+TEST_CASE("relays: readers that cannot share are refused", "[integration]") {
+  TwoNodes nodes;
+  const PoolHandle pool = connect_pool(nodes.address(0), "local");
+  ObjectRanks ranks("2x2:dp,tp", "-", {100});
+  const auto open = [&](const char* relay, std::uint64_t run) {
+    ho_object_options options = ranks.options(0, run);
+    options.struct_bytes = sizeof(options);
+    options.relay = relay;
+    const ho_tensor tensor = ranks.tensor(0);
+    ho_subscriber* out = nullptr;
+    const ho_status status = ho_subscriber_open(pool.get(), &options, &tensor, 1, &out);
+    ho_subscriber_close(out);
+    return status;
+  };
+  CHECK(open("dp", 1) == HO_OK);
+  CHECK(open("dp;tp", 1) == HO_OK);
+  CHECK(open("dp", 0) == HO_INVALID_ARGUMENT);
+  CHECK(open("pp", 1) == HO_INVALID_ARGUMENT);
+  CHECK(open("dp,dp", 1) == HO_INVALID_ARGUMENT);
+  CHECK(open("dp;", 1) == HO_INVALID_ARGUMENT);
+  CHECK(open(";", 1) == HO_INVALID_ARGUMENT);
+}
