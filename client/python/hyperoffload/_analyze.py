@@ -7,9 +7,10 @@ import shutil
 import subprocess
 import tempfile
 
-from ._library import FAR, NEAR
+from ._library import FAR, NEAR, Error
 
 _MEASURED_BYTES = 32 << 20
+_MEASURED_BYTES_MIN = 2 << 20
 # A step outlives a node only if all that it has off the device is there twice.
 _KINDS = ("ACTIVATION", "WEIGHT", "GRADIENT", "OPTIMIZER_STATE", "KV_CACHE", "INPUT")
 
@@ -54,16 +55,24 @@ def _measured(graph, pool):
     """A hardware description with the measured links to the pool: nodes on this machine, and all others."""
     total = sum(int(storage["bytes"]) for storage in graph["storages"])
     hardware = {"name": "measured", "deviceBytes": str(total)}
-    near, far = pool.room(NEAR), pool.room(FAR)
-    # A node that is full or being drained has nothing to plan with.
-    use_far = far.ddr_bytes >= _MEASURED_BYTES or near.nodes == 0
-    use_near = near.ddr_bytes >= _MEASURED_BYTES or not use_far
+    rooms, links, full = {nodes: pool.room(nodes) for nodes in (NEAR, FAR)}, {}, None
+    for nodes, room in rooms.items():
+        if room.nodes == 0:
+            continue
+        # A node that is full or being drained has nothing to plan with.
+        try:
+            links[nodes] = pool.measure(nodes, _MEASURED_BYTES, _MEASURED_BYTES_MIN)
+        except Error as error:
+            if error.name != "exhausted":
+                raise
+            full = error
+    if not links:
+        raise full or Error("unavailable", "the pool has no node left")
     # Where there are both, what a node of this machine has no room for goes to the others.
-    near_bytes = min(4 * total, near.ddr_bytes) if use_far else 4 * total
-    for tier, nodes, used, capacity in (("localDdr", NEAR, use_near, near_bytes),
-                                        ("remoteDdr", FAR, use_far, 4 * total)):
-        if used:
-            put, get = pool.measure(nodes, _MEASURED_BYTES)
+    near_bytes = min(4 * total, rooms[NEAR].ddr_bytes) if FAR in links else 4 * total
+    for nodes, tier, capacity in ((NEAR, "localDdr", near_bytes), (FAR, "remoteDdr", 4 * total)):
+        if nodes in links:
+            put, get = links[nodes]
             hardware[tier] = {"capacityBytes": str(capacity), "read": _link(get), "write": _link(put)}
     return hardware
 

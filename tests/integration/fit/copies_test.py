@@ -5,59 +5,16 @@ Usage: see support.py.
 
 import os
 import pathlib
-import socket
-import subprocess
-import tempfile
 import time
 import unittest
 
 import support  # first: it finds PyTorch and the package
 import torch
+from support import Daemons
 
 import hyperoffload
 
 ROWS, WIDTH, STEPS, KILLED_AT = 32, 128, 12, 6
-
-
-class Daemons:
-    """A pool of real daemons, reached by Unix sockets or over TCP on loopback."""
-
-    def __init__(self, count, tcp=False):
-        self.folder = tempfile.TemporaryDirectory(prefix="ho-copies-")
-        self.addresses = [f"tcp:127.0.0.1:{free_port()}" if tcp else f"unix:{self.folder.name}/n{node}.sock"
-                          for node in range(count)]
-        self.processes = [self._start(node, tcp) for node in range(count)]
-
-    def _start(self, node, tcp):
-        peers = "".join(f'nodes {{ node_id: {other} name: "n{other}" control_addresses: "{address}" }}\n'
-                        for other, address in enumerate(self.addresses) if other != node)
-        listen = f'tcp_listen: "{self.addresses[node][4:]}" insecure: true' if tcp else ""
-        config = pathlib.Path(self.folder.name) / f"n{node}.textproto"
-        config.write_text(f"""
-node_id: {node} node_name: "n{node}" ddr_bytes: 134217728 segment_bytes: 2097152 drain_ms: 500
-unix_socket: "{self.folder.name}/n{node}.sock" tcp {{ address: "127.0.0.1" }} {listen}
-{peers}""")
-        return subprocess.Popen([support.DAEMON, "--config", str(config)], stderr=subprocess.DEVNULL)
-
-    def kill(self, node):
-        self.processes[node].kill()
-        self.processes[node].wait()
-
-    def __enter__(self):
-        for address, process in zip(self.addresses, self.processes):
-            support.wait_for_pool(address, process)
-        return self
-
-    def __exit__(self, *_):
-        for node in range(len(self.processes)):
-            self.kill(node)
-        self.folder.cleanup()
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Script:

@@ -4,12 +4,9 @@ the same losses and weights, bit for bit, in each way to average gradients.
 Usage: see support.py.
 """
 
-import contextlib
 import json
 import os
 import pathlib
-import random
-import socket
 import subprocess
 import sys
 import unittest
@@ -22,25 +19,17 @@ RANK = pathlib.Path(__file__).parent / "parallel_rank.py"
 SMALL = ["--layers", "2", "--width", "64", "--length", "32", "--batch", "8", "--steps", "8"]
 
 
-def free_port():
-    """One that nobody gets by chance until the ranks listen there: below those for outgoing connections."""
-    while True:
-        port = random.randrange(10_000, 32_000)
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
-
-
 class Parallel(support.WithDaemon):
-    def start(self, way, ranks, pool):
-        """Returns (process, file that it writes, file of what it prints) of each rank."""
+    def start(self, way, ranks, pools):
+        """`pools`: an address for each rank, "" without a pool. Returns (process, file that it writes, file of what it prints) of each rank."""
         environment = {**os.environ, "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
-                       "MASTER_PORT": str(free_port()), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+                       "MASTER_PORT": str(support.free_port()), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
         started = []
         for rank in range(ranks):
-            out = self.folder / f"{way}.{ranks}.{bool(pool)}.{rank}"
+            out = self.folder / f"{way}.{ranks}.{pools[rank][:4]}.{rank}"
             said = open(f"{out}.said", "w+", encoding="utf-8")
             self.addCleanup(said.close)
-            process = subprocess.Popen([sys.executable, str(RANK), way, pool, str(out), *SMALL], stdout=said,
+            process = subprocess.Popen([sys.executable, str(RANK), way, pools[rank], str(out), *SMALL], stdout=said,
                                        stderr=said, env={**environment, "RANK": str(rank)})
             self.addCleanup(process.wait)
             self.addCleanup(process.kill)
@@ -48,15 +37,16 @@ class Parallel(support.WithDaemon):
         return started
 
     def results(self, started):
-        for process, _, said in started:
-            code = process.wait(timeout=300)
+        ends = [(process.wait(timeout=300), said) for process, _, said in started]
+        for _, said in ends:
             said.seek(0)
-            self.assertEqual(code, 0, said.read())
+        texts = [f"rank {rank}: {code}\n{said.read()}" for rank, (code, said) in enumerate(ends)]
+        self.assertEqual([code for code, _ in ends], [0] * len(ends), "\n".join(texts))
         return [json.loads(out.read_text()) for _, out, _ in started]
 
-    def check(self, way, ranks=2):
-        """Both jobs run at a time. Returns what stats() said of each rank."""
-        jobs = [self.start(way, ranks, pool) for pool in ("", self.pool)]
+    def check(self, way, ranks=2, pools=None):
+        """Both jobs run at a time. `pools`: an address for each rank. Returns what stats() said of each rank."""
+        jobs = [self.start(way, ranks, each) for each in ([""] * ranks, pools or [self.pool] * ranks)]
         plain, planned = map(self.results, jobs)
         for rank in range(ranks):
             self.assertEqual(plain[rank]["losses"], planned[rank]["losses"], rank)
@@ -68,8 +58,8 @@ class Parallel(support.WithDaemon):
             self.assertLess(each["peak_allocated_bytes"], 1.05 * each["budget_bytes"])
         return stats
 
-    def check_planned(self, way, ranks=2, recorded=2):
-        for each in self.check(way, ranks):
+    def check_planned(self, way, ranks=2, recorded=2, pools=None):
+        for each in self.check(way, ranks, pools):
             self.assertEqual((each["planned_steps"], each["departures"]), (8 - recorded, 0))
 
     def test_two_ranks_have_the_same_bits(self):
@@ -77,6 +67,10 @@ class Parallel(support.WithDaemon):
 
     def test_four_ranks_have_the_same_bits(self):
         self.check_planned("parameters", ranks=4)
+
+    def test_ranks_on_nodes_of_their_own_have_the_same_bits(self):
+        with support.Daemons(3, tcp=True, ddr_bytes=32 << 20) as pool:
+            self.check_planned("parameters", ranks=3, pools=pool.addresses)
 
     def test_gradients_in_one_bucket(self):
         self.check_planned("bucket")

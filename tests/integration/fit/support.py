@@ -3,8 +3,11 @@
 Usage of each: TEST.py HYPEROFFLOAD HYPEROFFLOADD LIBRARY FOLDER_OF_THE_PYTHON_PACKAGE [unittest arguments]
 """
 
+import contextlib
 import os
 import pathlib
+import random
+import socket
 import subprocess
 import sys
 import tempfile
@@ -29,20 +32,57 @@ def wait_for_pool(pool, daemon):
         time.sleep(0.05)
 
 
+class Daemons:
+    """A pool of real daemons, reached by Unix sockets or over TCP on loopback. `addresses` are theirs."""
+
+    def __init__(self, count, tcp=False, ddr_bytes=128 << 20, segment_bytes=2 << 20):
+        self.folder = tempfile.TemporaryDirectory(prefix="ho-fit-")
+        self.size = f"ddr_bytes: {ddr_bytes} segment_bytes: {segment_bytes}"
+        self.addresses = [f"tcp:127.0.0.1:{free_port()}" if tcp else f"unix:{self.folder.name}/n{node}.sock"
+                          for node in range(count)]
+        self.processes = [self._start(node, tcp) for node in range(count)]
+
+    def _start(self, node, tcp):
+        peers = "".join(f'nodes {{ node_id: {other} name: "n{other}" control_addresses: "{address}" }}\n'
+                        for other, address in enumerate(self.addresses) if other != node)
+        listen = f'tcp_listen: "{self.addresses[node][4:]}" insecure: true' if tcp else ""
+        config = pathlib.Path(self.folder.name) / f"n{node}.textproto"
+        config.write_text(f"""
+node_id: {node} node_name: "n{node}" {self.size} drain_ms: 500
+unix_socket: "{self.folder.name}/n{node}.sock" tcp {{ address: "127.0.0.1" }} {listen}
+{peers}""")
+        return subprocess.Popen([DAEMON, "--config", str(config)], stderr=subprocess.DEVNULL)
+
+    def kill(self, node):
+        self.processes[node].kill()
+        self.processes[node].wait()
+
+    def __enter__(self):
+        for address, process in zip(self.addresses, self.processes):
+            wait_for_pool(address, process)
+        return self
+
+    def __exit__(self, *_):
+        for node in range(len(self.processes)):
+            self.kill(node)
+        self.folder.cleanup()
+
+
+def free_port():
+    """One that nobody gets by chance until a process listens there: below those for outgoing connections."""
+    while True:
+        port = random.randrange(10_000, 32_000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+
+
 class WithDaemon(unittest.TestCase):
     """Tests with a daemon of their own: `pool` is its address, `folder` one for files."""
 
     @classmethod
     def setUpClass(cls):
         torch.set_num_threads(1)
-        folder = tempfile.TemporaryDirectory(prefix="ho-fit-")
-        cls.addClassCleanup(folder.cleanup)
-        cls.folder = pathlib.Path(folder.name)
-        config = cls.folder / "config"
-        config.write_text(f'node_name: "fit" ddr_bytes: 268435456 segment_bytes: 8388608 '
-                          f'unix_socket: "{folder.name}/control.sock"')
-        cls.pool = f"unix:{folder.name}/control.sock"
-        daemon = subprocess.Popen([DAEMON, "--config", str(config)], stderr=subprocess.DEVNULL)
-        cls.addClassCleanup(daemon.wait)
-        cls.addClassCleanup(daemon.terminate)
-        wait_for_pool(cls.pool, daemon)
+        ends = contextlib.ExitStack()
+        cls.addClassCleanup(ends.close)
+        daemons = ends.enter_context(Daemons(1, ddr_bytes=256 << 20, segment_bytes=8 << 20))
+        cls.folder, (cls.pool,) = pathlib.Path(daemons.folder.name), daemons.addresses
