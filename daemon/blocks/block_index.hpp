@@ -103,6 +103,7 @@ class BlockIndex {
   static constexpr std::uint64_t kAheadMax = 512;
   /// One in so many of the slots ahead is taken between two vain searches.
   static constexpr std::uint64_t kSearchShare = 4;
+  static constexpr std::array kMedia{BlockMedium::kDdr, BlockMedium::kFlash};
 
   /// @param salt  a secret: nobody can choose keys that fall into one bucket.
   BlockIndex(std::uint64_t area_bytes, std::uint64_t salt);
@@ -177,19 +178,30 @@ class BlockIndex {
 
   /// What the next daemon may have of it: stored blocks. Pins and reservations end with this one.
   struct Left {
-    struct Block {
+    /// A block's copy in one tier.
+    struct Copy {
       BlockKey key;
       BlockChecksum checksum{};
-      SegmentId segment;
+      AreaId area;
       std::uint32_t slot = 0;
       std::uint32_t cost = 1;
       std::uint32_t uses = 1;
       ModelIndex model;
       std::uint64_t worth = 0;  ///< above the one evicted last
     };
+    struct Tier {
+      std::map<AreaId, std::uint64_t> areas;  ///< with the bytes of their blocks
+      std::vector<Copy> copies;               ///< the one used longest ago first
+    };
     std::vector<std::pair<std::string, BlockFigures>> models;
-    std::map<SegmentId, std::uint64_t> segments;  ///< with the bytes of their blocks
-    std::vector<Block> blocks;                    ///< the one used longest ago first
+    std::array<Tier, kMedia.size()> tiers;  ///< by medium
+
+    [[nodiscard]] Tier& tier(BlockMedium medium) { return tiers[static_cast<std::size_t>(medium)]; }
+    [[nodiscard]] const Tier& tier(BlockMedium medium) const {
+      return tiers[static_cast<std::size_t>(medium)];
+    }
+    /// Takes areas out, with their copies.
+    void drop_areas(BlockMedium medium, const std::set<AreaId>& areas);
   };
   [[nodiscard]] Left leave() const;
   /// Makes an empty index so. @return kCorrupt: it contradicts itself, and the index is of no use.
@@ -251,7 +263,6 @@ class BlockIndex {
   void count_load(ModelIndex model, bool hit);
 
  private:
-  static constexpr std::array kMedia{BlockMedium::kDdr, BlockMedium::kFlash};
   enum class State : std::uint8_t { kReserved, kStored, kLeaving };
   struct Block {
     BlockNumber number;
@@ -316,6 +327,8 @@ class BlockIndex {
   [[nodiscard]] Move move_of(const Block& block) const;
   [[nodiscard]] std::uint32_t recall(const BlockKey& key);
   void take_out(Block& block);
+  [[nodiscard]] Left::Tier leave(BlockMedium medium) const;
+  [[nodiscard]] bool adopt(const Left::Copy& from, BlockMedium medium);
   void forget(Block& block);
   void end_pin(const Pin& pin);
 

@@ -6,60 +6,81 @@
 
 namespace ho::daemon {
 
+void BlockIndex::Left::drop_areas(BlockMedium medium, const std::set<AreaId>& areas) {
+  Tier& from = tier(medium);
+  std::erase_if(from.areas, [&](const auto& area) { return areas.count(area.first) > 0; });
+  std::erase_if(from.copies, [&](const Copy& copy) { return areas.count(copy.area) > 0; });
+}
+
 BlockIndex::Left BlockIndex::leave() const {
-  const BlockTier& ddr = tier(BlockMedium::kDdr);
   Left out;
   out.models = models_;
-  for (const auto& [id, length_bytes] : ddr.area_sizes()) {
-    out.segments[SegmentId(id.value())] = length_bytes;
-  }
+  for (const BlockMedium medium : kMedia) out.tier(medium) = leave(medium);
+  return out;
+}
+
+BlockIndex::Left::Tier BlockIndex::leave(BlockMedium medium) const {
+  Left::Tier out;
+  out.areas = tier(medium).area_sizes();
   std::vector<const Block*> stored;
   for (const auto& [key, block] : visible_) {
-    if (block->ready(BlockMedium::kDdr)) stored.push_back(block);
+    if (block->ready(medium)) stored.push_back(block);
   }
-  std::sort(stored.begin(), stored.end(), [](const Block* a, const Block* b) {
-    return a->copy(BlockMedium::kDdr)->used < b->copy(BlockMedium::kDdr)->used;
+  std::sort(stored.begin(), stored.end(), [medium](const Block* a, const Block* b) {
+    return a->copy(medium)->used < b->copy(medium)->used;
   });
   for (const Block* const block : stored) {
-    const BlockCopy& copy = *block->copy(BlockMedium::kDdr);
-    Left::Block to;
+    const BlockCopy& copy = *block->copy(medium);
+    Left::Copy to;
     to.key = block->key;
     to.checksum = block->checksum;
-    to.segment = SegmentId(copy.area.value());
+    to.area = copy.area;
     to.slot = copy.slot;
     to.cost = block->cost;
     to.uses = block->uses;
     to.model = block->model;
-    to.worth = copy.worth - std::min(ddr.clock(block->length_bytes), copy.worth);
-    out.blocks.push_back(to);
+    to.worth = copy.worth - std::min(tier(medium).clock(block->length_bytes), copy.worth);
+    out.copies.push_back(to);
   }
   return out;
 }
 
 Result<void> BlockIndex::adopt(const Left& left) {
-  BlockTier& ddr = tier(BlockMedium::kDdr);
-  HO_CHECK(blocks_.empty() && ddr.areas() == 0 && models_.empty());
+  HO_CHECK(blocks_.empty() && models_.empty());
   const Error corrupt(Errc::kCorrupt, "the index of blocks contradicts itself");
   if (left.models.size() > kModelsMax) return corrupt;
   models_ = left.models;
   for (auto& [name, figures] : models_) {
     figures.blocks = figures.bytes = figures.ddr_bytes = figures.flash_bytes = 0;
   }
-  for (const auto& [id, length_bytes] : left.segments) {
-    if (!takes(length_bytes)) return corrupt;
-    ddr.add_area(AreaId(id.value()), length_bytes);
+  for (const BlockMedium medium : kMedia) {
+    HO_CHECK(areas(medium) == 0);
+    for (const auto& [id, length_bytes] : left.tier(medium).areas) {
+      const bool fits = length_bytes >= kBlockBytesMin && length_bytes <= area_bytes_;
+      if (!fits || !tier(medium).takes(length_bytes)) return corrupt;
+      tier(medium).add_area(id, length_bytes);
+    }
+    for (const Left::Copy& from : left.tier(medium).copies) {
+      if (!adopt(from, medium)) return corrupt;
+    }
   }
-  for (const Left::Block& from : left.blocks) {
-    const bool fits =
-        from.cost > 0 && from.uses > 0 && from.model.value() < models_.size() && !has(from.key);
-    if (!fits) return corrupt;
+  return {};
+}
+
+/// Makes the block, or adds its copy in another tier. @return false: it contradicts what is there.
+bool BlockIndex::adopt(const Left::Copy& from, BlockMedium medium) {
+  if (from.cost == 0 || from.uses == 0 || from.model.value() >= models_.size()) return false;
+  const auto known = visible_.find(from.key);
+  const bool is_new = known == visible_.end();
+  const BlockNumber number = is_new ? BlockNumber(next_block_++) : known->second->number;
+  auto copy = tier(medium).take_slot(from.area, from.slot, number);
+  if (!copy) return false;
+  copy->worth = from.worth;
+  copy->used = ++uses_;
+  copy->ready = true;
+  if (is_new) {
     Block block;
-    block.number = BlockNumber(next_block_++);
-    auto copy = ddr.take_slot(AreaId(from.segment.value()), from.slot, block.number);
-    if (!copy) return corrupt;
-    copy->worth = from.worth;
-    copy->used = ++uses_;
-    copy->ready = true;
+    block.number = number;
     block.key = from.key;
     block.state = State::kStored;
     block.cost = from.cost;
@@ -67,15 +88,18 @@ Result<void> BlockIndex::adopt(const Left& left) {
     block.model = from.model;
     block.length_bytes = copy->length_bytes;
     block.checksum = from.checksum;
-    block.copy(BlockMedium::kDdr) = copy;
-    Block& made = blocks_.emplace(block.number, block).first->second;
+    Block& made = blocks_.emplace(number, block).first->second;
     visible_.emplace(made.key, &made);
-    ddr.let_go(*made.copy(BlockMedium::kDdr), made.number);
     figures_of(made).blocks += 1;
     figures_of(made).bytes += made.length_bytes;
-    count(made, BlockMedium::kDdr, true);
   }
-  return {};
+  Block& block = blocks_.at(number);
+  const bool same = block.length_bytes == copy->length_bytes && block.checksum == from.checksum;
+  if (!same || block.copy(medium)) return false;
+  block.copy(medium) = copy;
+  tier(medium).let_go(*block.copy(medium), number);
+  count(block, medium, true);
+  return true;
 }
 
 }  // namespace ho::daemon

@@ -23,8 +23,10 @@ std::string BlockStore::leave() {
     }
     for (const auto& [model, figures] : tenant->index.figures()) stored += figures.bytes;
     for (const auto& [model, figures] : tenant->index.figures()) in_ddr += figures.ddr_bytes;
+    BlockIndex::Left index = tenant->index.leave();
+    index.tier(BlockMedium::kFlash) = {};  // extents end with this daemon
     out.push_back({key, tenant->name, tenant->owner, tenant->limit == Limit::kNone,
-                   *tenant->session, tenant->index.leave()});
+                   *tenant->session, std::move(index)});
   }
   if (stored > in_ddr) {
     log(LogLevel::kInfo, "blocks that are on flash only end with this daemon",
@@ -47,18 +49,20 @@ void BlockStore::adopt(std::span<const std::byte> left) {
       continue;
     }
     log(LogLevel::kInfo, "took blocks over from the last daemon",
-        {{"tenant", tenant.name}, {"blocks", std::to_string(tenant.index.blocks.size())}});
+        {{"tenant", tenant.name},
+         {"blocks", std::to_string(tenant.index.tier(BlockMedium::kDdr).copies.size())}});
   }
 }
 
 Result<void> BlockStore::adopt(const LeftTenant& left) {
-  for (const auto& [id, block_bytes] : left.index.segments) {
-    const SegmentRecord* const segment = pool_.find(id);
+  const BlockIndex::Left::Tier& ddr = left.index.tier(BlockMedium::kDdr);
+  for (const auto& [id, block_bytes] : ddr.areas) {
+    const SegmentRecord* const segment = pool_.find(SegmentId(id.value()));
     const bool there = segment != nullptr && segment->session == left.session &&
                        segment->state == SegmentRecord::State::kLive;
     if (!there) return Error(Errc::kNotFound, "a segment was not taken over");
   }
-  const std::uint64_t segments = held(BlockMedium::kDdr) + left.index.segments.size();
+  const std::uint64_t segments = held(BlockMedium::kDdr) + ddr.areas.size();
   if (segments > areas_max(BlockMedium::kDdr)) {
     return Error(Errc::kExhausted, "the store is smaller now");
   }

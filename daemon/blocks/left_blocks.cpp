@@ -15,6 +15,47 @@ namespace {
 
 namespace pb = hyperoffload::v1;
 
+using Areas = google::protobuf::RepeatedPtrField<pb::LeftArea>;
+using Blocks = google::protobuf::RepeatedPtrField<pb::LeftBlock>;
+
+void put(const BlockIndex::Left::Tier& tier, Areas& areas, Blocks& blocks) {
+  for (const auto& [id, block_bytes] : tier.areas) {
+    auto* const area = areas.Add();
+    area->set_area_id(id.value());
+    area->set_block_bytes(block_bytes);
+  }
+  for (const BlockIndex::Left::Copy& one : tier.copies) {
+    auto* const block = blocks.Add();
+    block->set_key_low(one.key.low);
+    block->set_key_high(one.key.high);
+    block->set_checksum_low(one.checksum[0]);
+    block->set_checksum_high(one.checksum[1]);
+    block->set_area_id(one.area.value());
+    block->set_slot(one.slot);
+    block->set_cost(one.cost);
+    block->set_model(one.model.value());
+    block->set_worth(one.worth);
+    block->set_uses(one.uses);
+  }
+}
+
+BlockIndex::Left::Tier tier_of(const Areas& areas, const Blocks& blocks) {
+  BlockIndex::Left::Tier out;
+  for (const pb::LeftArea& area : areas) out.areas[AreaId(area.area_id())] = area.block_bytes();
+  for (const pb::LeftBlock& block : blocks) {
+    BlockIndex::Left::Copy& to = out.copies.emplace_back();
+    to.key = {block.key_low(), block.key_high()};
+    to.checksum = {block.checksum_low(), block.checksum_high()};
+    to.area = AreaId(block.area_id());
+    to.slot = block.slot();
+    to.cost = block.cost();
+    to.model = ModelIndex(block.model());
+    to.worth = block.worth();
+    to.uses = std::clamp(block.uses(), 1U, BlockIndex::kUsesMax);
+  }
+  return out;
+}
+
 void put(const BlockIndex::Left& index, pb::LeftTenant* to) {
   for (const auto& [name, figures] : index.models) {
     auto* const model = to->add_models();
@@ -25,24 +66,10 @@ void put(const BlockIndex::Left& index, pb::LeftTenant* to) {
     model->set_puts(figures.puts);
     model->set_evictions(figures.evictions);
   }
-  for (const auto& [id, block_bytes] : index.segments) {
-    auto* const segment = to->add_segments();
-    segment->set_segment_id(id.value());
-    segment->set_block_bytes(block_bytes);
-  }
-  for (const BlockIndex::Left::Block& one : index.blocks) {
-    auto* const block = to->add_blocks();
-    block->set_key_low(one.key.low);
-    block->set_key_high(one.key.high);
-    block->set_checksum_low(one.checksum[0]);
-    block->set_checksum_high(one.checksum[1]);
-    block->set_segment_id(one.segment.value());
-    block->set_slot(one.slot);
-    block->set_cost(one.cost);
-    block->set_model(one.model.value());
-    block->set_worth(one.worth);
-    block->set_uses(one.uses);
-  }
+  const BlockIndex::Left::Tier& ddr = index.tier(BlockMedium::kDdr);
+  const BlockIndex::Left::Tier& flash = index.tier(BlockMedium::kFlash);
+  put(ddr, *to->mutable_segments(), *to->mutable_blocks());
+  put(flash, *to->mutable_extents(), *to->mutable_flash_blocks());
 }
 
 BlockIndex::Left index_of(const pb::LeftTenant& from) {
@@ -56,20 +83,8 @@ BlockIndex::Left index_of(const pb::LeftTenant& from) {
     figures.evictions = model.evictions();
     out.models.emplace_back(model.name(), figures);
   }
-  for (const pb::LeftBlockSegment& segment : from.segments()) {
-    out.segments[SegmentId(segment.segment_id())] = segment.block_bytes();
-  }
-  for (const pb::LeftBlock& block : from.blocks()) {
-    BlockIndex::Left::Block& to = out.blocks.emplace_back();
-    to.key = {block.key_low(), block.key_high()};
-    to.checksum = {block.checksum_low(), block.checksum_high()};
-    to.segment = SegmentId(block.segment_id());
-    to.slot = block.slot();
-    to.cost = block.cost();
-    to.model = ModelIndex(block.model());
-    to.worth = block.worth();
-    to.uses = std::clamp(block.uses(), 1U, BlockIndex::kUsesMax);
-  }
+  out.tier(BlockMedium::kDdr) = tier_of(from.segments(), from.blocks());
+  out.tier(BlockMedium::kFlash) = tier_of(from.extents(), from.flash_blocks());
   return out;
 }
 

@@ -17,7 +17,7 @@ struct LeftTenant {
   std::string name;
   std::string owner;
   bool unlimited = false;  ///< the owner's quota does not count
-  SessionId session;       ///< holds its segments
+  SessionId session;       ///< holds its segments and extents
   BlockIndex::Left index;
 };
 

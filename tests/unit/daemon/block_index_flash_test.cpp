@@ -4,10 +4,13 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "common/base/prng.hpp"
 #include "daemon/blocks/block_index.hpp"
+#include "daemon/blocks/left_blocks.hpp"
 #include "tests/support/seeds.hpp"
 
 using namespace ho;
@@ -41,6 +44,11 @@ struct Store {
   Store(std::uint64_t segments, std::uint64_t extents) {
     for (std::uint64_t i = 1; i <= segments; ++i) index.add_area(kDdr, AreaId(i), kBlock);
     for (std::uint64_t i = 1; i <= extents; ++i) index.add_area(kFlash, AreaId(100 + i), kBlock);
+  }
+  /// The store of the next daemon, with the same memory.
+  Store(const Store& last, const BlockIndex::Left& left)
+      : model(last.model), ddr(last.ddr), flash(last.flash) {
+    REQUIRE(index.adopt(left).ok());
   }
 
   std::optional<BlockId> put(std::uint64_t number, std::uint64_t value) {
@@ -198,6 +206,59 @@ TEST_CASE("blocks on flash: a pinned one stays there, and extents go with what i
   CHECK(store.figures().ddr_bytes == in_ddr);
   CHECK(store.figures().bytes == in_ddr);
   CHECK(store.figures().flash_bytes == 0);
+}
+
+TEST_CASE("blocks on flash: the next daemon finds the copies of both tiers, and goes on") {
+  Store last(1, 2);
+  for (std::uint64_t i = 0; i < 14; ++i) {
+    REQUIRE(last.put(i, i));
+    last.save_all();
+  }
+  REQUIRE(last.put(14, 14));
+  const auto moving = last.index.unsaved(kBlock, 1);
+  REQUIRE(moving.size() == 1);
+  REQUIRE(last.index.save(moving.front(), BlockIndex::Evict::kNo));  // a copy that is not ready
+  const std::string bytes = encode({{"id", "name", "owner", false, kMine, last.index.leave()}});
+  const auto left = decode_left(std::as_bytes(std::span(bytes)));
+  REQUIRE(left.ok());
+  const BlockIndex::Left& index = left->front().index;
+  REQUIRE(index.tier(kFlash).copies.size() * kBlock == last.figures().flash_bytes);
+  Store next(last, index);
+  CHECK(next.figures().blocks == last.figures().blocks);
+  CHECK(next.figures().bytes == last.figures().bytes);
+  CHECK(next.figures().ddr_bytes == last.figures().ddr_bytes);
+  CHECK(next.figures().flash_bytes == last.figures().flash_bytes);
+  for (std::uint64_t i = 0; i < 15; ++i) {
+    CHECK(next.index.has(key(i)) == last.index.has(key(i)));
+  }
+  for (std::uint64_t i = 0; i < 15; ++i) {  // a load may evict what nobody saved
+    if (const auto place = next.get(i)) next.check(*place);
+  }
+  for (std::uint64_t i = 20; i < 60; ++i) {  // every slot is free or goes
+    REQUIRE(next.put(i, i));
+    next.save_all();
+  }
+  CHECK(next.figures().ddr_bytes == 8 * kBlock);
+  CHECK(next.figures().flash_bytes == 16 * kBlock);
+}
+
+TEST_CASE("blocks on flash: extents that are lost cost the next daemon what is only there") {
+  Store last(1, 1);
+  for (std::uint64_t i = 0; i < 12; ++i) {
+    REQUIRE(last.put(i, i));
+    last.save_all();
+  }
+  REQUIRE(last.figures().bytes > last.figures().ddr_bytes);
+  BlockIndex::Left left = last.index.leave();
+  BlockIndex::Left wrong = left;
+  wrong.tier(kFlash).copies.front().checksum[0] += 1;
+  wrong.tier(kFlash).copies.front().key = wrong.tier(kDdr).copies.front().key;
+  CHECK(BlockIndex(kArea, 43).adopt(wrong).error().code() == Errc::kCorrupt);
+  left.drop_areas(kFlash, {AreaId(101)});
+  Store next(last, left);
+  CHECK(next.figures().ddr_bytes == last.figures().ddr_bytes);
+  CHECK(next.figures().bytes == last.figures().ddr_bytes);
+  CHECK(next.index.areas(kFlash) == 0);
 }
 
 TEST_CASE("blocks on flash: under random requests and moves every place has its block's bytes") {

@@ -260,18 +260,19 @@ TEST_CASE("block index: what was left is refused where it is damaged or contradi
   const BlockIndex::Left left = last.index.leave();
   const auto refused = [&](auto&& change) {
     BlockIndex::Left wrong = left;
-    change(wrong);
+    change(wrong.tier(BlockMedium::kDdr));
     BlockIndex next(kSegment, 43);
     const auto done = next.adopt(wrong);
     return !done && done.error().code() == Errc::kCorrupt;
   };
-  CHECK(refused([](auto& wrong) { wrong.blocks[3].slot = wrong.blocks[4].slot; }));
-  CHECK(refused([](auto& wrong) { wrong.blocks[3].slot = 8; }));
-  CHECK(refused([](auto& wrong) { wrong.blocks[3].segment = SegmentId(7); }));
-  CHECK(refused([](auto& wrong) { wrong.blocks[3].key = wrong.blocks[4].key; }));
-  CHECK(refused([](auto& wrong) { wrong.blocks[3].model = ModelIndex(1); }));
-  CHECK(refused([](auto& wrong) { wrong.blocks[3].cost = 0; }));
-  CHECK(refused([](auto& wrong) { wrong.segments[SegmentId(1)] = 1; }));
+  CHECK(refused([](auto& ddr) { ddr.copies[3].slot = ddr.copies[4].slot; }));
+  CHECK(refused([](auto& ddr) { ddr.copies[3].slot = 8; }));
+  CHECK(refused([](auto& ddr) { ddr.copies[3].area = AreaId(7); }));
+  CHECK(refused([](auto& ddr) { ddr.copies[3].key = ddr.copies[4].key; }));
+  CHECK(refused([](auto& ddr) { ddr.copies[3].model = ModelIndex(1); }));
+  CHECK(refused([](auto& ddr) { ddr.copies[3].cost = 0; }));
+  CHECK(refused([](auto& ddr) { ddr.areas[AreaId(1)] = 1; }));
+  CHECK(refused([](auto& ddr) { ddr.areas[AreaId(1)] = 2 * kSegment; }));
   CHECK_FALSE(refused([](auto&) {}));
   std::string bytes = encode({{"identity", "name", "owner", false, SessionId(1), left}});
   for (std::size_t length = 0; length < bytes.size(); ++length) {
