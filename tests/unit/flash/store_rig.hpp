@@ -6,6 +6,7 @@
 #include <initializer_list>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "daemon/tier/flash/store/extent_store.hpp"
@@ -40,6 +41,7 @@ struct StoreRig {
     options.write_bytes_per_day_max = {budget};
     options.extents_max = extents_max;
     options.new_set[0] = set;
+    options.left = left;
     findings.clear();
     std::unique_ptr<flash::Device> used = std::move(device);
     if (used == nullptr) {
@@ -93,7 +95,8 @@ struct StoreRig {
   std::uint64_t salt = 0;
   std::size_t extents_max = 1000;
   SimFlashFaults faults;
-  std::byte set{};  ///< for formatting
+  std::byte set{};   ///< for formatting
+  std::string left;  ///< by the last store
 };
 
 inline std::vector<std::byte> bytes_of(std::size_t count, unsigned value) {

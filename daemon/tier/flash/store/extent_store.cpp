@@ -1,6 +1,7 @@
 #include "daemon/tier/flash/store/extent_store.hpp"
 
 #include <array>
+#include <span>
 #include <utility>
 
 #include "common/base/check.hpp"
@@ -8,6 +9,7 @@
 #include "common/base/utf8.hpp"
 #include "daemon/tier/flash/device/aligned_memory.hpp"
 #include "daemon/tier/flash/log/access_hash.hpp"
+#include "daemon/tier/flash/log/left_extents.hpp"
 #include "daemon/tier/flash/log/path_set.hpp"
 
 namespace ho::flash {
@@ -29,12 +31,21 @@ std::uint32_t frames_open(std::uint32_t depth_ops, std::uint32_t path_count) {
   return frames;
 }
 
+/// Those that do not fit are lost; the store is as good without them.
+void take(const std::string& left, std::vector<Volume>& volumes, Findings& findings) {
+  const auto taken = take_left(std::as_bytes(std::span(left)), volumes);
+  findings.push_back(
+      taken ? "took " + std::to_string(*taken) + " scratch extents of the last process over"
+            : "scratch extents of the last process are lost: " + taken.error().context());
+}
+
 }  // namespace
 
 Result<std::unique_ptr<ExtentStore>> ExtentStore::open(std::unique_ptr<Device> device,
                                                        Options options, Findings& findings) {
   auto volumes = open_path_set(*device, options.new_set, findings);
   if (!volumes) return volumes.error();
+  if (!options.left.empty()) take(std::exchange(options.left, {}), *volumes, findings);
   HO_CHECK(device->caps().depth_ops >= volumes->size() * Journal::device_ops(1) + 2);
   std::unique_ptr<ExtentStore> store(
       new ExtentStore(std::move(device), std::move(options), std::move(*volumes)));
@@ -173,6 +184,21 @@ Result<void> ExtentStore::close() {
   HO_CHECK(free_ops_.size() == ops_.size());
   for (auto& path : paths_) path->journal.request_frame();
   return settle();
+}
+
+std::string ExtentStore::leave(const std::set<ExtentId>& extents) {
+  HO_CHECK(free_ops_.size() == ops_.size());
+  std::vector<Volume*> volumes;
+  for (auto& path : paths_) volumes.push_back(&path->volume);
+  return leave_extents(volumes, extents);
+}
+
+void ExtentStore::claim(ExtentId extent, std::uint64_t session) {
+  const auto found = extents_.find(extent);
+  HO_CHECK(found != extents_.end());
+  ExtentInfo& info = found->second->extent.info;
+  HO_CHECK(info.policy == Policy::kScratch && info.session == 0);
+  info.session = session;
 }
 
 void ExtentStore::set_time(std::chrono::sys_seconds now) {

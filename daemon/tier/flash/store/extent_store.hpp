@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -55,7 +56,8 @@ struct StoreCompletion {
 ///   loses completed writes without a reboot of its machine (LAYOUT.md), blocks may read as
 ///   kCorrupt.
 /// * A write of a scratch extent completes when the device has accepted it. After a crash the
-///   extent no longer exists. After a failed write its blocks may read as kCorrupt.
+///   extent no longer exists; see leave() for an orderly end. After a failed write its blocks may
+///   read as kCorrupt.
 /// * Operations on common blocks of an extent run in the order of submit(); others in any order.
 ///
 /// The store manages extents and the order of operations. ChunkEngine moves the bytes. Each
@@ -86,9 +88,11 @@ class ExtentStore {
     /// times until its write ends, since its frame may be its own: a request that would fit without
     /// this gets kBusy.
     std::vector<std::uint64_t> write_bytes_per_day_max;
+    std::string left;  ///< by the last process, as leave() gave it; empty: nothing
   };
 
-  /// Recovers the paths of a device, formats them if all are blank, and begins a new log on each.
+  /// Recovers the paths of a device, formats them if all are blank, takes over scratch extents that
+  /// the last process left, and begins a new log on each. Extents that do not fit are a finding.
   /// `findings` lists harmless findings. @return as open_path_set(); also kIo if a log cannot be
   /// written.
   [[nodiscard]] static Result<std::unique_ptr<ExtentStore>> open(std::unique_ptr<Device> device,
@@ -124,6 +128,13 @@ class ExtentStore {
 
   /// Makes the counters durable. All operations must have completed.
   [[nodiscard]] Result<void> close();
+
+  /// Leaves scratch extents to the next process; those that do not exist are ignored. After
+  /// close(), and only the destructor may follow. @return bytes for its open(): 0.2 % of the
+  /// extents'.
+  [[nodiscard]] std::string leave(const std::set<ExtentId>& extents);
+  /// Gives an extent that was left and belongs to nobody to a session.
+  void claim(ExtentId extent, std::uint64_t session);
 
   /// Call it often; it only looks at each path. Writes the wear counters of a path once they are
   /// StorePath::kSaveWearAfter old: a crash loses no more than that.

@@ -23,10 +23,11 @@ constexpr std::uint32_t kRunningMax = 128;
 /// next turn of all sessions. This many keep a device busy.
 constexpr std::uint64_t kRunningBytesMax = 64U << 20U;
 
-/// Requests that return something must not fail for lack of room. Each extent is freed once and
-/// each session ends once, which bounds their number.
+/// Requests that return something must not fail for lack of room. Each extent is claimed and freed
+/// once, and each session ends once, which bounds their number.
 bool gives_back(const FlashRequest& request) {
   return std::holds_alternative<FreeExtent>(request) ||
+         std::holds_alternative<ClaimExtents>(request) ||
          std::holds_alternative<EndSession>(request) ||
          std::holds_alternative<ForgetSegment>(request);
 }
@@ -36,6 +37,7 @@ std::uint64_t session_of(const FlashRequest& request) {
   if (const auto* const create = std::get_if<CreateExtent>(&request)) {
     return create->spec.session;
   }
+  if (const auto* const claim = std::get_if<ClaimExtents>(&request)) return claim->session;
   const auto* const end = std::get_if<EndSession>(&request);
   return end == nullptr ? 0 : end->session;
 }
@@ -57,7 +59,8 @@ Result<std::unique_ptr<ExtentStore>> FlashLoop::open() {
   options.time = wall_time();
   options.salt = options_.salt;
   options.new_set = options_.new_set;
-  return ExtentStore::open(std::move(*device), options, findings_);
+  options.left = std::exchange(options_.left, {});
+  return ExtentStore::open(std::move(*device), std::move(options), findings_);
 }
 
 Result<std::unique_ptr<FlashLoop>> FlashLoop::start(Options options) {
@@ -67,12 +70,15 @@ Result<std::unique_ptr<FlashLoop>> FlashLoop::start(Options options) {
   std::promise<Result<void>> opened;
   auto outcome = opened.get_future();
   loop->thread_ = std::thread([&loop = *loop, &opened] {
+    const bool takes = !loop.options_.left.empty();
     auto store = loop.open();
     if (!store) {
       opened.set_value(store.error());
       return;
     }
     loop.store_ = std::move(*store);
+    if (takes) loop.left_ = loop.store_->extents();
+    std::erase_if(loop.left_, [](const auto& one) { return one.policy != Policy::kScratch; });
     loop.publish();
     loop.device_.store(&loop.store_->device());
     opened.set_value(Result<void>());
@@ -87,6 +93,19 @@ Result<std::unique_ptr<FlashLoop>> FlashLoop::start(Options options) {
 FlashLoop::~FlashLoop() { stop(); }
 
 void FlashLoop::stop() {
+  end_thread();
+  store_.reset();
+}
+
+std::string FlashLoop::leave(const std::set<ExtentId>& extents) {
+  HO_CHECK(store_ != nullptr);
+  end_thread();
+  std::string left = store_->leave(extents);
+  store_.reset();
+  return left;
+}
+
+void FlashLoop::end_thread() {
   {
     const std::lock_guard<std::mutex> guard(queue_mutex_);
     stopping_.store(true);
@@ -98,7 +117,6 @@ void FlashLoop::stop() {
     std::_Exit(EXIT_FAILURE);
   }
   if (thread_.joinable()) thread_.join();
-  store_.reset();
 }
 
 void FlashLoop::listen(std::function<void()> ring) {
@@ -244,6 +262,12 @@ FlashLoop::Served FlashLoop::serve(const ListExtents& what, Answered& answered) 
     });
   }
   answer(answered, std::move(out));
+  return Served::kYes;
+}
+
+FlashLoop::Served FlashLoop::serve(const ClaimExtents& what, Answered& answered) {
+  for (const ExtentId extent : what.extents) store_->claim(extent, what.session);
+  answer(answered, {});
   return Served::kYes;
 }
 

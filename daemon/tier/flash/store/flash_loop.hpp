@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <thread>
@@ -35,6 +36,11 @@ struct FindExtent {
 struct FreeExtent {
   ExtentId extent;
 };
+/// Gives extents of FlashLoop::left() to a session.
+struct ClaimExtents {
+  std::vector<ExtentId> extents;
+  std::uint64_t session = 0;
+};
 /// Lists extents with larger numbers, by number.
 struct ListExtents {
   ExtentId after;
@@ -58,8 +64,8 @@ struct EndSession {
 struct ForgetSegment {
   std::span<std::byte> segment;
 };
-using FlashRequest = std::variant<CreateExtent, FindExtent, FreeExtent, ListExtents, NoteUsed,
-                                  StageBytes, EndSession, ForgetSegment>;
+using FlashRequest = std::variant<CreateExtent, FindExtent, FreeExtent, ClaimExtents, ListExtents,
+                                  NoteUsed, StageBytes, EndSession, ForgetSegment>;
 
 /// The outcome of a request.
 struct FlashAnswer {
@@ -93,6 +99,7 @@ class FlashLoop {
     std::vector<std::uint64_t> write_bytes_per_day_max;  ///< by path; 0: no budget
     std::uint64_t salt = 0;                              ///< random
     SetId new_set{};                                     ///< random
+    std::string left;  ///< by the last process, as leave() gave it; empty: nothing
   };
   struct Status {
     std::vector<PathStatus> paths;
@@ -110,6 +117,9 @@ class FlashLoop {
 
   /// The findings of recovery; constant after start().
   [[nodiscard]] const Findings& findings() const { return findings_; }
+  /// The extents taken over from the last process, which belong to nobody: each is to be claimed or
+  /// freed. Constant after start().
+  [[nodiscard]] const std::vector<ExtentInfo>& left() const { return left_; }
   /// At most one second old while the loop is idle. Any thread.
   [[nodiscard]] Status status() const;
   /// Requests accepted and not yet delivered. Any thread.
@@ -132,6 +142,8 @@ class FlashLoop {
   /// Ends the thread. If a device does not finish its last operations within kStopMax (far longer
   /// than an operation takes), this ends the process, since their memory cannot be freed.
   void stop();
+  /// The same, and leaves scratch extents to the next process. @return Options::left of its loop.
+  [[nodiscard]] std::string leave(const std::set<ExtentId>& extents);
   static constexpr auto kStopMax = std::chrono::seconds(30);
 
  private:
@@ -158,6 +170,7 @@ class FlashLoop {
 
   explicit FlashLoop(Options options) : options_(std::move(options)) {}
   [[nodiscard]] Result<std::unique_ptr<ExtentStore>> open();
+  void end_thread();
   void run();
   void take_requests();
   [[nodiscard]] std::size_t serve_waiting();
@@ -169,6 +182,7 @@ class FlashLoop {
   [[nodiscard]] Served serve(const CreateExtent& what, Answered& answered);
   [[nodiscard]] Served serve(const FindExtent& what, Answered& answered);
   [[nodiscard]] Served serve(const FreeExtent& what, Answered& answered);
+  [[nodiscard]] Served serve(const ClaimExtents& what, Answered& answered);
   [[nodiscard]] Served serve(const ListExtents& what, Answered& answered);
   [[nodiscard]] Served serve(const NoteUsed& what, Answered& answered);
   [[nodiscard]] Served serve(const StageBytes& what, Answered& answered);
@@ -180,8 +194,9 @@ class FlashLoop {
   void answer(Answered& answered, FlashAnswer answer);
   void publish();
 
-  const Options options_;
+  Options options_;  ///< constant after start()
   Findings findings_;
+  std::vector<ExtentInfo> left_;
   std::atomic<bool> stopping_{false};
   std::atomic<Device*> device_{nullptr};  ///< for wake-ups; valid until the thread has ended
   // Protects the values that the thread publishes once per turn; the data path never waits for it.

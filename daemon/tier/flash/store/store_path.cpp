@@ -13,7 +13,9 @@ StorePath::StorePath(Device& device, Volume&& recovered, const Journal::Options&
     : volume(std::move(recovered)),
       journal(device, volume, options),
       budget(write_bytes_per_day_max) {
-  for (const auto& [id, shard] : volume.table.shards()) count_durable(shard);
+  for (const auto& [id, shard] : volume.table.shards()) {
+    if (shard.info.policy == Policy::kDurable) count_durable(shard);
+  }
 }
 
 Wear StorePath::wear_today() const {
