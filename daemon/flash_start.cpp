@@ -32,7 +32,7 @@ Result<std::unique_ptr<flash::Device>> make_flash_device(
   return flash::make_cipher_device(std::move(*device), std::move(keys));
 }
 
-Result<std::unique_ptr<flash::FlashLoop>> start_flash(const DaemonConfig& config,
+Result<std::unique_ptr<flash::FlashLoop>> start_flash(const DaemonConfig& config, std::string left,
                                                       std::string& off) {
   if (config.flash.empty()) return std::unique_ptr<flash::FlashLoop>();
   if (auto usable = flash::check_uring(); !usable) {
@@ -49,6 +49,7 @@ Result<std::unique_ptr<flash::FlashLoop>> start_flash(const DaemonConfig& config
   };
   options.salt = random_u64();
   fill_random(options.new_set);
+  options.left = std::move(left);
   auto loop = flash::FlashLoop::start(std::move(options));
   if (!loop) return loop.error();
   for (const std::string& finding : (*loop)->findings()) {

@@ -179,7 +179,7 @@ Result<std::unique_ptr<Node>> Node::create(const DaemonConfig& config, const Clo
   facts.nodes.push_back(std::move(self));
   facts.nodes.insert(facts.nodes.end(), config.nodes.begin(), config.nodes.end());
   if (config.etcd) facts.membership.kind = "etcd";
-  auto flash = start_flash(config, facts.flash_off);
+  auto flash = start_flash(config, std::move(succession.inherited.extents), facts.flash_off);
   if (!flash) return config.at_field("flash", flash.error());
   facts.flash = flash->get();
   const auto slot = *tls ? std::make_shared<tls::ContextSlot>(*tls) : nullptr;
@@ -267,6 +267,7 @@ Node::End Node::run() {
               if (parts_->blocks && !blocks.empty()) {
                 parts_->blocks->adopt(std::as_bytes(std::span(blocks)));
               }
+              parts_->staging.free_unclaimed();
               await_signal();
               reserve();
             });

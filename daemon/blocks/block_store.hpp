@@ -31,7 +31,7 @@ struct LeftTenant;
 ///
 /// A tenant's segments grow in number until the store is full; then its own blocks are evicted,
 /// unless it has less than an equal share, which the largest tenant then gives. Extents of flash,
-/// where the store has any, grow in the same way; they end with the daemon.
+/// where the store has any, grow in the same way.
 ///
 /// Owner: the control thread, which also runs every callback, exactly once.
 class BlockStore {
@@ -105,11 +105,15 @@ class BlockStore {
   /// everything. To be called every Pool::tick_period(), before Pool::tick().
   void tick(TimePoint now);
 
-  /// Leaves all stored blocks to the next daemon: their segments go to the descriptor store.
-  /// @return the rest, for its adopt().
-  [[nodiscard]] std::string leave();
-  /// Takes over what the last daemon left, as far as its segments are there. Before the first
-  /// request, after the sessions were taken over.
+  struct Left {
+    std::string index;    ///< for adopt()
+    std::string extents;  ///< for the next daemon's flash; empty: none
+  };
+  /// Leaves all stored blocks to the next daemon: their segments go to the descriptor store, and
+  /// flash ends where it has some. Nothing of the store may be used any more.
+  [[nodiscard]] Left leave();
+  /// Takes over what the last daemon left, as far as its memory and flash are there. Before the
+  /// first request, after the sessions were taken over.
   void adopt(std::span<const std::byte> left);
 
   struct TenantView {
@@ -195,7 +199,8 @@ class BlockStore {
     ModelIndex model;
   };
 
-  [[nodiscard]] Result<void> adopt(const LeftTenant& left);
+  [[nodiscard]] Result<std::size_t> adopt(LeftTenant& left);
+  void claim_extents(LeftTenant& left);
   [[nodiscard]] Result<Opened> opened(SessionId session, std::uint32_t store) const;
   void go_on(Tenant& tenant, Reserving reserving);
   void resume(Tenant& tenant);

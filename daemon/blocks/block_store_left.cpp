@@ -1,6 +1,6 @@
 // A store that passes to the next daemon, when this one ends for an upgrade.
-#include <algorithm>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "common/base/log.hpp"
@@ -10,76 +10,107 @@
 
 namespace ho::daemon {
 
-std::string BlockStore::leave() {
-  std::vector<LeftTenant> out;
-  std::uint64_t stored = 0;
-  std::uint64_t in_ddr = 0;
+namespace {
+
+constexpr auto kDdr = BlockMedium::kDdr;
+constexpr auto kFlash = BlockMedium::kFlash;
+
+}  // namespace
+
+BlockStore::Left BlockStore::leave() {
+  std::vector<LeftTenant> tenants;
+  std::set<flash::ExtentId> extents;
   for (const auto& [key, tenant] : tenants_) {
-    if (!tenant->session || tenant->index.areas(BlockMedium::kDdr) == 0) continue;
+    const bool any = tenant->index.areas(kDdr) + tenant->index.areas(kFlash) > 0;
+    if (!tenant->session || !any) continue;
     if (auto kept = grants_.keep(*tenant->session); !kept) {
       log(LogLevel::kWarning, "blocks are not left to the next daemon",
           {{"tenant", tenant->name}, {"why", kept.error().message()}});
       continue;
     }
-    for (const auto& [model, figures] : tenant->index.figures()) stored += figures.bytes;
-    for (const auto& [model, figures] : tenant->index.figures()) in_ddr += figures.ddr_bytes;
-    BlockIndex::Left index = tenant->index.leave();
-    index.tier(BlockMedium::kFlash) = {};  // extents end with this daemon
-    out.push_back({key, tenant->name, tenant->owner, tenant->limit == Limit::kNone,
-                   *tenant->session, std::move(index)});
+    tenants.push_back({key, tenant->name, tenant->owner, tenant->limit == Limit::kNone,
+                       *tenant->session, tenant->index.leave()});
+    for (const auto& [id, block_bytes] : tenants.back().index.tier(kFlash).areas) {
+      extents.insert(flash::ExtentId(id.value()));
+    }
   }
-  if (stored > in_ddr) {
-    log(LogLevel::kInfo, "blocks that are on flash only end with this daemon",
-        {{"bytes", format_bytes(stored - in_ddr)}});
-  }
-  return encode(out);
+  Left out;
+  out.index = encode(tenants);
+  if (!extents.empty()) out.extents = staging_.leave(extents);
+  return out;
 }
 
 void BlockStore::adopt(std::span<const std::byte> left) {
-  const auto tenants = decode_left(left);
+  auto tenants = decode_left(left);
   if (!tenants) {
     return log(LogLevel::kError, "blocks of the last daemon are lost",
                {{"why", tenants.error().message()}});
   }
-  for (const LeftTenant& tenant : *tenants) {
-    if (auto taken = adopt(tenant); !taken) {
-      // Nobody renews the session that holds the segments.
+  for (LeftTenant& tenant : *tenants) {
+    const auto blocks = adopt(tenant);
+    if (!blocks) {
+      // Nobody renews the session that holds the segments and extents.
       log(LogLevel::kWarning, "a tenant's blocks of the last daemon are lost",
-          {{"tenant", tenant.name}, {"why", taken.error().message()}});
+          {{"tenant", tenant.name}, {"why", blocks.error().message()}});
       continue;
     }
     log(LogLevel::kInfo, "took blocks over from the last daemon",
-        {{"tenant", tenant.name},
-         {"blocks", std::to_string(tenant.index.tier(BlockMedium::kDdr).copies.size())}});
+        {{"tenant", tenant.name}, {"blocks", std::to_string(*blocks)}});
   }
 }
 
-Result<void> BlockStore::adopt(const LeftTenant& left) {
-  const BlockIndex::Left::Tier& ddr = left.index.tier(BlockMedium::kDdr);
+/// @return how many blocks there are.
+Result<std::size_t> BlockStore::adopt(LeftTenant& left) {
+  if (pool_.sessions().count(left.session) == 0) {
+    return Error(Errc::kNotFound, "the session that held them was not taken over");
+  }
+  const BlockIndex::Left::Tier& ddr = left.index.tier(kDdr);
   for (const auto& [id, block_bytes] : ddr.areas) {
     const SegmentRecord* const segment = pool_.find(SegmentId(id.value()));
     const bool there = segment != nullptr && segment->session == left.session &&
                        segment->state == SegmentRecord::State::kLive;
     if (!there) return Error(Errc::kNotFound, "a segment was not taken over");
   }
-  const std::uint64_t segments = held(BlockMedium::kDdr) + ddr.areas.size();
-  if (segments > areas_max(BlockMedium::kDdr)) {
+  if (held(kDdr) + ddr.areas.size() > areas_max(kDdr)) {
     return Error(Errc::kExhausted, "the store is smaller now");
   }
   if (tenants_.size() >= kTenantsMax || tenants_.count(left.identity) > 0) {
     return Error(Errc::kConflict, "too many tenants, or the same twice");
   }
+  claim_extents(left);
   auto tenant = std::make_unique<Tenant>(left.identity, left.name, area_bytes(), options_.salt);
-  if (auto taken = tenant->index.adopt(left.index); !taken) return taken;
+  if (auto taken = tenant->index.adopt(left.index); !taken) return taken.error();
   tenant->generation = ++generations_;
   tenant->owner = left.owner;
   tenant->limit = left.unlimited ? Limit::kNone : Limit::kQuota;
   tenant->session = left.session;
-  held(BlockMedium::kDdr) = segments;
+  for (const BlockMedium medium : BlockIndex::kMedia) held(medium) += tenant->index.areas(medium);
   // Blocks change from now on, and a crash must not leave them without their index.
   grants_.unkeep(left.session);
+  const std::size_t blocks = tenant->index.blocks();
   tenants_.emplace(left.identity, std::move(tenant));
-  return {};
+  return blocks;
+}
+
+/// Makes the tenant's extents its session's. Blocks in those that are not there are lost, and in
+/// those that the store has no room for.
+void BlockStore::claim_extents(LeftTenant& left) {
+  std::vector<std::uint64_t> wanted;
+  std::set<AreaId> lost;
+  for (const auto& [id, block_bytes] : left.index.tier(kFlash).areas) {
+    if (held(kFlash) + wanted.size() < areas_max(kFlash)) {
+      wanted.push_back(id.value());
+    } else {
+      lost.insert(id);
+    }
+  }
+  for (const std::uint64_t id : staging_.claim(left.session, wanted, area_bytes())) {
+    lost.insert(AreaId(id));
+  }
+  if (lost.empty()) return;
+  left.index.drop_areas(kFlash, lost);
+  log(LogLevel::kWarning, "blocks on flash of the last daemon are lost",
+      {{"tenant", left.name}, {"bytes", format_bytes(lost.size() * area_bytes())}});
 }
 
 }  // namespace ho::daemon

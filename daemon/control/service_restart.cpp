@@ -90,7 +90,7 @@ std::string Service::lost_by_restart() const {
     }
   }
   if (blocks_ != nullptr) {
-    std::uint64_t descriptors = 1;
+    std::uint64_t descriptors = blocks_->flash_bytes() > 0 ? 2 : 1;  // besides segments
     for (const BlockStore::TenantView& tenant : blocks_->tenants()) {
       if (tenant.held_bytes == 0) continue;
       descriptors += tenant.held_bytes / pool_.options().segment_bytes;
@@ -111,9 +111,10 @@ std::string Service::lost_by_restart() const {
 
 void Service::leave_blocks() {
   if (blocks_ == nullptr) return;
-  const auto left = keeper_.leave_blocks(blocks_->leave());
+  const BlockStore::Left blocks = blocks_->leave();
+  const auto left = keeper_.leave_blocks(blocks.index, blocks.extents);
   if (left) return;
-  log(LogLevel::kWarning, "blocks are not left to the next daemon",
+  log(LogLevel::kWarning, "some blocks are not left to the next daemon",
       {{"why", left.error().message()}});
 }
 

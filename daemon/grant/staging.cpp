@@ -44,6 +44,7 @@ Staging::Staging(Pool& pool, Grants& grants, flash::FlashLoop* flash, asio::io_c
     : pool_(pool), grants_(grants), flash_(flash), io_(io), options_(std::move(options)) {
   set_unused_max(options_.unused_max);
   if (flash_ == nullptr) return;
+  for (const auto& info : flash_->left()) unclaimed_[info.id.value()] = info.length_bytes;
   flash_->listen([this] { asio::post(io_, [this] { collect(); }); });
   grants_.set_before_wipe([this](const auto& segments, std::function<void()> then) {
     before_wipe(segments, std::move(then));
@@ -361,6 +362,39 @@ void Staging::stage(SessionId session, const StageSpec& spec, Done ended) {
   Used& used = used_[spec.segment];
   used.bytes = *memory;
   used.stages += 1;
+}
+
+std::string Staging::leave(const std::set<flash::ExtentId>& extents) {
+  HO_CHECK(flash_ != nullptr);
+  return flash_->leave(extents);
+}
+
+std::vector<std::uint64_t> Staging::claim(SessionId session,
+                                          const std::vector<std::uint64_t>& extents,
+                                          std::uint64_t length_bytes) {
+  std::vector<std::uint64_t> missing;
+  flash::ClaimExtents claim;
+  claim.session = session.value();
+  for (const std::uint64_t id : extents) {
+    const auto left = unclaimed_.find(id);
+    if (left == unclaimed_.end() || left->second != length_bytes) {
+      missing.push_back(id);
+      continue;
+    }
+    unclaimed_.erase(left);
+    sessions_[session].extents[id] = {length_bytes, flash::Policy::kScratch};
+    users_[id].insert(session);
+    claim.extents.push_back(flash::ExtentId(id));
+  }
+  if (claim.extents.empty()) return missing;
+  HO_CHECK(ask(std::move(claim), [](const auto&) {}).ok());  // it is never refused
+  return missing;
+}
+
+void Staging::free_unclaimed() {
+  for (const auto& [id, length_bytes] : std::exchange(unclaimed_, {})) {
+    static_cast<void>(free_extent(id, [](const auto&) {}));
+  }
 }
 
 std::uint64_t Staging::scratch_bytes(SessionId session) const {

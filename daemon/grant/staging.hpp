@@ -85,6 +85,17 @@ class Staging {
   /// session. Answers when its memory and its flash are free.
   void close_session(SessionId session, Grants::Ended answer);
 
+  // Extents that pass from one daemon to the next.
+  /// Ends the flash thread, and leaves scratch extents. @return what start_flash() needs of them.
+  [[nodiscard]] std::string leave(const std::set<flash::ExtentId>& extents);
+  /// Gives a session extents of this length that the last daemon left. @return those that are not
+  /// there.
+  [[nodiscard]] std::vector<std::uint64_t> claim(SessionId session,
+                                                 const std::vector<std::uint64_t>& extents,
+                                                 std::uint64_t length_bytes);
+  /// Frees those that nobody has claimed.
+  void free_unclaimed();
+
   /// Bytes of the scratch extents that the session has.
   [[nodiscard]] std::uint64_t scratch_bytes(SessionId session) const;
 
@@ -145,6 +156,7 @@ class Staging {
   std::map<SessionId, SessionExtents> sessions_;
   std::map<std::uint64_t, std::set<SessionId>> users_;  ///< which sessions have an extent open
   std::multiset<std::uint64_t> opening_;                ///< extents that sessions have asked for
+  std::map<std::uint64_t, std::uint64_t> unclaimed_;    ///< bytes by extent
   std::map<SegmentId, Used> used_;
   std::vector<Ending> endings_;
   std::optional<TimePoint> patient_since_;  ///< the first tick, or when the clock was set forward

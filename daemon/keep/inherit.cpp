@@ -108,16 +108,16 @@ std::optional<Inherited::Reserved> take_reserved(StoredFd& stored, std::uint64_t
   return out;
 }
 
-/// The index of blocks, all of it. @return kCorrupt: it is none.
+/// What the last process wrote of its blocks. @return kCorrupt: it did not.
 Result<std::string> read_blocks(const UniqueFd& fd) {
   struct stat info {};
   if (seals_of(fd) != kBlocksSeals || ::fstat(fd.get(), &info) != 0) {
-    return Error(Errc::kCorrupt, "not an index of blocks");
+    return Error(Errc::kCorrupt, "not left by a daemon");
   }
   std::string out(static_cast<std::size_t>(info.st_size), '\0');
   for (std::size_t at = 0; at < out.size();) {
     const ssize_t got = ::pread(fd.get(), out.data() + at, out.size() - at, static_cast<off_t>(at));
-    if (got <= 0) return Error(Errc::kIo, "the index of blocks cannot be read");
+    if (got <= 0) return Error(Errc::kIo, "it cannot be read");
     at += static_cast<std::size_t>(got);
   }
   return out;
@@ -132,16 +132,16 @@ void end_stored(StoredFd stored, FdStore& store, const std::string& why) {
   store.remove(stored.name);
 }
 
-/// The index of blocks, which leaves the store: blocks change from now on, and another process must
-/// not find what they were. Empty: it cannot be read.
+/// What describes blocks leaves the store: they change from now on, and another process must not
+/// find what they were. Empty: it cannot be read.
 std::string take_blocks(StoredFd stored, FdStore& store) {
-  auto index = read_blocks(stored.fd);
-  if (!index) {
-    end_stored(std::move(stored), store, index.error().message());
+  auto bytes = read_blocks(stored.fd);
+  if (!bytes) {
+    end_stored(std::move(stored), store, bytes.error().message());
     return {};
   }
   store.remove(stored.name);
-  return std::move(*index);
+  return std::move(*bytes);
 }
 
 /// The latest manifest that can be read.
@@ -219,6 +219,10 @@ Inherited inherit(std::vector<StoredFd> stored, FdStore& store, const InheritSpe
     }
     if (one.name == kBlocksName && out.kept.node.incarnation != 0) {
       out.blocks = take_blocks(std::move(one), store);
+      continue;
+    }
+    if (one.name == kExtentsName && out.kept.node.incarnation != 0) {
+      out.extents = take_blocks(std::move(one), store);
       continue;
     }
     // The manifest that was read stays in the store until the next one is there.

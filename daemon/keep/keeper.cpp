@@ -142,17 +142,24 @@ std::size_t Keeper::room() const {
   return taken < store_.descriptors_max() ? store_.descriptors_max() - taken : 0;
 }
 
-Result<void> Keeper::leave_blocks(const std::string& index) {
+Result<void> Keeper::leave_blocks(const std::string& index, const std::string& extents) {
   if (!on()) return Error(Errc::kUnsupported, off_);
+  // First: an index without its extents is of use, but extents without an index are not.
+  const auto stored = extents.empty() ? Result<void>() : put_bytes(kExtentsName, extents);
+  const auto named = put_bytes(kBlocksName, index);
+  return named ? stored : named;
+}
+
+Result<void> Keeper::put_bytes(const std::string& name, const std::string& bytes) {
   UniqueFd fd(::memfd_create("hyperoffload-blocks", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid()) return errno_error(errno, "memfd_create");
-  for (std::size_t at = 0; at < index.size();) {
-    const ssize_t written = ::write(fd.get(), index.data() + at, index.size() - at);
-    if (written < 0) return errno_error(errno, "write the index of blocks");
+  for (std::size_t at = 0; at < bytes.size();) {
+    const ssize_t written = ::write(fd.get(), bytes.data() + at, bytes.size() - at);
+    if (written < 0) return errno_error(errno, "write what is left of blocks");
     at += static_cast<std::size_t>(written);
   }
   if (::fcntl(fd.get(), F_ADD_SEALS, kBlocksSeals) != 0) return errno_error(errno, "seal");
-  return put_named(kBlocksName, fd.get());
+  return put_named(name, fd.get());
 }
 
 Result<void> Keeper::put_named(const std::string& name, int fd) {

@@ -31,7 +31,8 @@ struct Inherited {
     bool huge = false;  ///< pages of hugetlbfs
   };
   std::vector<Reserved> reserved;
-  std::string blocks;           ///< as Keeper::leave_blocks() got it
+  std::string blocks;  ///< as Keeper::leave_blocks() got them
+  std::string extents;
   std::vector<SessionId> lost;  ///< sessions of the manifest that did not fit
 };
 
@@ -104,8 +105,9 @@ class Keeper {
                                           int fd);
   void forget_reserved(std::uint64_t number, std::optional<NumaNode> place);
 
-  /// Leaves the block store's index. Only once nothing changes it any more.
-  [[nodiscard]] Result<void> leave_blocks(const std::string& index);
+  /// Leaves the block store's index, and its extents of flash where it has any: as much of both as
+  /// there is room for. Only once nothing changes them any more.
+  [[nodiscard]] Result<void> leave_blocks(const std::string& index, const std::string& extents);
   /// Descriptors that the store still takes.
   [[nodiscard]] std::size_t room() const;
 
@@ -117,6 +119,7 @@ class Keeper {
   [[nodiscard]] Result<void> rewrite(Kept state);
   void append(ManifestEntry entry);
   [[nodiscard]] Result<void> put_named(const std::string& name, int fd);
+  [[nodiscard]] Result<void> put_bytes(const std::string& name, const std::string& bytes);
 
   FdStore& store_;
   std::string off_;

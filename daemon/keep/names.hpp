@@ -17,6 +17,7 @@ namespace ho::daemon {
 
 inline const std::string kListenerName = "control";
 inline const std::string kBlocksName = "blocks";
+inline const std::string kExtentsName = "extents";
 inline constexpr int kBlocksSeals = F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_WRITE | F_SEAL_SEAL;
 inline constexpr int kManifestSeals = F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL;
 
