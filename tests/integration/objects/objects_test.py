@@ -1,5 +1,7 @@
 """Published objects from Python: programs of two and three ranks, each a process, over a real daemon; layouts of
 other frameworks; what `hyperoffload objects ls` shows."""
+import concurrent.futures
+import contextlib
 import ctypes
 import json
 import os
@@ -169,16 +171,59 @@ def moves(pool):
         writer.publish(2)
 
 
+def parts_of_rows(pool):
+    """With tiles in a grid a reader of a few columns fetches about these, with tiles in rows everything."""
+    rows, columns = 2048, 4096
+    data = bytearray(os.urandom(rows * columns))
+    mine = bytearray(rows * columns // 4)
+    fetched = {}
+    for chunks in ("rows", "grid"):
+        with hyperoffload.Publisher(pool, chunks, {"w": hyperoffload.Tile(data, "-;-", (rows, columns))}, chunks=chunks) as writer, \
+                hyperoffload.Subscriber(pool, chunks, {"w": hyperoffload.Tile(mine, "-;c", (rows, columns))}, mesh="4:c",
+                                        rank=2) as reader:
+            writer.publish(1)
+            reader.acquire()
+            mine[:] = bytes(len(mine))
+            reader.read()
+            assert mine == b"".join(data[at + columns // 2:at + columns // 4 * 3] for at in range(0, len(data), columns)), chunks
+            fetched[chunks] = reader.describe()["fetched_bytes"]
+    assert fetched == {"rows": len(data), "grid": len(mine)}, fetched
+    try:
+        hyperoffload.Publisher(pool, "x", {"x": bytearray(8)}, chunks="columns")
+        raise AssertionError("opened with chunks that do not exist")
+    except ValueError as error:
+        assert "'columns'" in str(error), error
+
+
+def shared_reading(pool):
+    """Two ranks read the same tensor, half of it each from its publisher."""
+    data, got = bytearray(os.urandom(4 << 20)), [bytearray(4 << 20) for _ in range(2)]
+    with contextlib.ExitStack() as ends, concurrent.futures.ThreadPoolExecutor(2) as threads:
+        writer = ends.enter_context(hyperoffload.Publisher(pool, "shared", {"x": data}))
+        readers = [ends.enter_context(hyperoffload.Subscriber(pool, "shared", {"x": mine}, mesh="2:dp", rank=rank, relay="dp", run=9))
+                   for rank, mine in enumerate(got)]
+        writer.publish(3)
+        for one in readers:
+            assert one.acquire(3, most=3) == 3
+        for done in [threads.submit(one.read) for one in readers]:
+            done.result(timeout=60)
+        assert got == [data, data]
+        for one in readers:
+            assert one.describe()["relays"] == {"fetched_bytes": 2 << 20, "relayed_reads": 1, "direct_reads": 0}, one.describe()
+        names = {one["object"].split("/", 2)[2] for one in
+                 json.loads(run("objects", "ls", "--pool", pool, "-o", "json").stdout)["nodes"][0]["objects"]}
+        assert any(name.startswith("relay-0-") for name in names), names
+
+
 def held_to_a_rate(pool):
-    """A reader takes as long as its rate says, and reads the same bytes."""
+    """A reader and a publisher take as long as their rates say; the bytes are the same."""
     sent, got = bytearray(os.urandom(8 << 20)), bytearray(8 << 20)
-    with hyperoffload.Publisher(pool, "slow", {"x": sent}) as writer, \
+    with hyperoffload.Publisher(pool, "slow", {"x": sent}, link=16 << 20) as writer, \
             hyperoffload.Subscriber(pool, "slow", {"x": got}, link=16 << 20) as reader:
-        writer.publish(1)
-        assert reader.acquire() == 1
-        begin = time.monotonic()
-        reader.read()
-        assert time.monotonic() - begin > 0.4  # 8 MiB at 16 MiB/s take 0.5 s
+        for move in (lambda: writer.publish(1), lambda: (reader.acquire(), reader.read())):
+            begin = time.monotonic()
+            move()
+            assert time.monotonic() - begin > 0.4  # 8 MiB at 16 MiB/s take 0.5 s
         assert got == sent
 
 
@@ -263,6 +308,8 @@ lease_ms: 600000
         refused(address)
         moves(address)
         held_to_a_rate(address)
+        parts_of_rows(address)
+        shared_reading(address)
         programs(address)
     finally:
         process.kill()

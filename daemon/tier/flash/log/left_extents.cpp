@@ -83,6 +83,7 @@ Result<std::vector<Table>> read_tables(std::span<const std::byte> left,
   std::memcpy(&length, left.data(), sizeof length);
   if (length != left.size()) return corrupt();
   std::vector<Table> tables;
+  tables.reserve(volumes.size());
   for (const Volume& one : volumes) {
     tables.emplace_back(one.super.path_index, one.super.path_count, one.geometry.data_blocks);
   }
