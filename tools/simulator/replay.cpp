@@ -10,21 +10,35 @@ namespace ho::analyzer::detail {
 using schedule::CacheOp;
 using schedule::CacheOpKind;
 
+OnceList::OnceList(const std::vector<CacheOp>& list, std::vector<unsigned> channels,
+                   std::uint32_t positions)
+    : ops(list),
+      channel_of(std::move(channels)),
+      needed(schedule::needed_positions(list, positions)),
+      spans(list.size()) {
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> edges;
+  for (std::uint32_t i = 0; i < ops.size(); ++i) {
+    waits.push_back(static_cast<std::uint32_t>(ops[i].after_cache_ops.size()));
+    for (const auto& ref : ops[i].after_cache_ops) edges.emplace_back(ref.op.value(), i << 1U);
+  }
+  dependents = Buckets(ops.size(), edges);
+}
+
 Replay::Replay(Input input, RunEnd end, Until until)
     : schedule_(input.schedule),
       channels_(input.channels),
       links_(input.links),
-      channel_of_(std::move(input.channel_of)),
+      channel_of_(std::move(input.channel_of[1])),
       rank_(input.rank),
       end_(end),
       until_(until),
+      prologue_(schedule_.prologue, std::move(input.channel_of[0]), positions()),
+      epilogue_(schedule_.epilogue, std::move(input.channel_of[2]), positions()),
       live_(schedule_.storages.size(), 0),
       last_access_(last_access(schedule_)) {
   turn_dependencies_round();
-  prologue_needed_ = schedule::needed_positions(schedule_.prologue, positions());
   needed_ = schedule::needed_positions(schedule_.cache_ops, positions());
   if (end == RunEnd::kSimulated) droppable_ = schedule::droppable_at_end(schedule_);
-  prologue_.resize(schedule_.prologue.size());
 }
 
 void Replay::turn_dependencies_round() {
@@ -39,13 +53,6 @@ void Replay::turn_dependencies_round() {
   }
   after_ = Buckets(positions() + 1, after);
   dependents_ = Buckets(schedule_.cache_ops.size(), edges);
-  edges.clear();
-  for (std::uint32_t i = 0; i < schedule_.prologue.size(); ++i) {
-    const CacheOp& op = schedule_.prologue[i];
-    prologue_waits_.push_back(static_cast<std::uint32_t>(op.after_cache_ops.size()));
-    for (const auto& ref : op.after_cache_ops) edges.emplace_back(ref.op.value(), i << 1U);
-  }
-  prologue_dependents_ = Buckets(schedule_.prologue.size(), edges);
 }
 
 /// Initializes what the step waits for, before any transfer of the step before can complete.
@@ -73,10 +80,14 @@ void Replay::prepare_step(std::uint32_t step) {
 
 void Replay::begin() {
   prepare_step(0);
-  for (std::uint32_t i = 0; i < schedule_.prologue.size(); ++i) {
-    if (prologue_waits_[i] == 0) ready_.push_back({0, i});
-  }
+  begin_once();
   begin_step(0);
+}
+
+void Replay::begin_once() {
+  for (std::uint32_t i = 0; i < once_->ops.size(); ++i) {
+    if (once_->waits[i] == 0) ready_.push_back({0, i});
+  }
 }
 
 void Replay::begin_step(std::uint32_t step) {
@@ -145,7 +156,7 @@ void Replay::set_live(StorageIndex storage, bool live) {
 /// One of the events that `it` waits for has happened.
 void Replay::release(Instance it) {
   std::uint32_t& waits =
-      it.era == 0 ? prologue_waits_[it.index] : steps_[it.era - 1]->cache_waits[it.index];
+      it.era == 0 ? once_->waits[it.index] : steps_[it.era - 1]->cache_waits[it.index];
   HO_CHECK(waits > 0);
   if (--waits == 0) ready_.push_back(it);
 }
@@ -179,9 +190,9 @@ void Replay::submit(Instance it) {
   ++backlog_ops_;
   backlog_bytes_ += op.range_end_bytes - op.range_begin_bytes;
   if (it.era == 0) {
-    prologue_queues_[channel_of_[0][it.index]].push({prologue_needed_[it.index], it});
+    once_queues_[once_->channel_of[it.index]].push({once_->needed[it.index], it});
   } else {
-    queues_[channel_of_[1][it.index]].push({now_ns_, it});
+    queues_[channel_of_[it.index]].push({now_ns_, it});
   }
 }
 
@@ -190,7 +201,7 @@ bool Replay::drops(Instance it) const {
   return !computing_ && end_ == RunEnd::kSimulated && it.era > 0 && droppable_[it.index] != 0;
 }
 
-/// Looks only at transfers of steps: the prologue has none for a next step.
+/// Looks only at transfers of steps: a list that runs once has none for a next step.
 void Replay::drop_reads() {
   for (unsigned channel = 0; channel < kChannelCount; channel += 2) {
     std::vector<Submitted> kept;
@@ -211,7 +222,7 @@ void Replay::drop_reads() {
 
 /// Takes the channel's next transfer from its queues.
 std::optional<Instance> Replay::next_of(unsigned channel) {
-  auto& once = prologue_queues_[channel];
+  auto& once = once_queues_[channel];
   auto& queue = queues_[channel];
   if (once.empty() && queue.empty()) return std::nullopt;
   const auto needed = [&](Instance it) {
@@ -230,13 +241,13 @@ std::optional<Instance> Replay::next_of(unsigned channel) {
 void Replay::complete(Instance it) {
   const CacheOp& op = op_of(it);
   const std::uint32_t step = it.era == 0 ? 0 : it.era - 1;
-  if (op.before_position) {
+  if (op.before_position && (it.era != 0 || once_ == &prologue_)) {
     const std::uint32_t target = step + (it.era != 0 && op.before_next_step ? 1 : 0);
     std::uint32_t& waits = steps_[target]->position_waits[op.before_position->value()];
     HO_CHECK(waits > 0);
     --waits;
   }
-  const Buckets& dependents = it.era == 0 ? prologue_dependents_ : dependents_;
+  const Buckets& dependents = it.era == 0 ? once_->dependents : dependents_;
   for (const auto* edge = dependents.begin(it.index); edge != dependents.end(it.index); ++edge) {
     release({it.era + (*edge & 1U), *edge >> 1U});
   }
@@ -296,7 +307,7 @@ void Replay::end_transfer(unsigned channel, std::uint64_t now_ns) {
   --backlog_ops_;
   backlog_bytes_ -= op.range_end_bytes - op.range_begin_bytes;
   if (it.era == 0) {
-    prologue_[it.index] = {started_ns_[channel], now_ns_};
+    once_->spans[it.index] = {started_ns_[channel] - once_->origin_ns, now_ns_ - once_->origin_ns};
   } else {
     StepRecord& record = *steps_[it.era - 1];
     if (!record.out.cache_ops.empty()) {
@@ -319,6 +330,12 @@ void Replay::settle(std::uint64_t now_ns) {
     submit_ready();
     run_ops();
   } while (!ready_.empty() || (running_op_ && op_end_ns_ == now_ns_));
+  const bool over = !computing_ && backlog_ops_ == 0;  // all is sent that ever will be
+  if (!over || end_ == RunEnd::kLeftOut || once_ == &epilogue_) return;
+  once_ = &epilogue_;
+  once_->origin_ns = chain_free_ns_;
+  begin_once();
+  submit_ready();
 }
 
 Error Replay::stuck() const {
@@ -348,7 +365,7 @@ Simulation Replay::result() const {
     const std::uint64_t bytes = op.range_end_bytes - op.range_begin_bytes;
     if (op.kind == CacheOpKind::kDetach) continue;
     bytes_of(op.kind, out) += bytes;
-    busy_ns[channel_of_[1][i]] += out.cache_ops[i].end_ns - out.cache_ops[i].start_ns;
+    busy_ns[channel_of_[i]] += out.cache_ops[i].end_ns - out.cache_ops[i].start_ns;
   }
   for (unsigned channel = 0; channel < kChannelCount; ++channel) {
     if (!links_.links[channel]) continue;
@@ -356,12 +373,11 @@ Simulation Replay::result() const {
   }
   out.tiers = tier_peaks(schedule_, peak_bytes_);
   out.first_step_ns = steps_[0]->end_ns;
-  for (const auto& span : prologue_) out.prologue_ns = std::max(out.prologue_ns, span.end_ns);
-  out.prologue = prologue_;
+  out.prologue = prologue_.spans;
+  for (const auto& span : out.prologue) out.prologue_ns = std::max(out.prologue_ns, span.end_ns);
   if (end_ == RunEnd::kLeftOut) return out;
   out.epilogue_ns = now_ns_ - chain_free_ns_;
-  out.epilogue = replay_epilogue(schedule_, links_, channel_of_[2], out.epilogue_ns);
-  for (const auto& span : out.epilogue) out.epilogue_ns = std::max(out.epilogue_ns, span.end_ns);
+  out.epilogue = epilogue_.spans;
   return out;
 }
 

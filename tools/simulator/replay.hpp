@@ -19,14 +19,14 @@
 // For this folder only.
 namespace ho::analyzer::detail {
 
-/// One execution of a cache op. Era 0: the prologue; era k + 1: step k.
+/// One execution of a cache op. Era 0: a list that runs once; era k + 1: step k.
 struct Instance {
   std::uint32_t era = 0;
   std::uint32_t index = 0;
 };
 
 struct Submitted {
-  std::uint64_t key = 0;  ///< time of submission; for the prologue the position that needs it
+  std::uint64_t key = 0;  ///< time of submission; in era 0 the position that needs it
   Instance instance;
 
   /// Reversed, so that a heap yields the earliest.
@@ -34,6 +34,20 @@ struct Submitted {
     return std::tie(key, instance.era, instance.index) >
            std::tie(other.key, other.instance.era, other.instance.index);
   }
+};
+
+/// A list that runs once: the prologue, or after the last step the epilogue.
+struct OnceList {
+  OnceList(const std::vector<schedule::CacheOp>& list, std::vector<unsigned> channels,
+           std::uint32_t positions);
+
+  const std::vector<schedule::CacheOp>& ops;
+  std::vector<unsigned> channel_of;
+  std::vector<std::uint64_t> needed;  ///< position in the first step
+  std::vector<std::uint32_t> waits;
+  Buckets dependents;  ///< as a replay's
+  std::uint64_t origin_ns = 0;
+  std::vector<schedule::MeasuredStep::Span> spans;  ///< from the origin
 };
 
 /// What a replay knows of one step.
@@ -106,8 +120,9 @@ class Replay {
     return static_cast<std::uint32_t>(schedule_.positions.size());
   }
   [[nodiscard]] const schedule::CacheOp& op_of(Instance it) const {
-    return it.era == 0 ? schedule_.prologue[it.index] : schedule_.cache_ops[it.index];
+    return it.era == 0 ? once_->ops[it.index] : schedule_.cache_ops[it.index];
   }
+  void begin_once();
   void turn_dependencies_round();
   void prepare_step(std::uint32_t step);
   void begin_step(std::uint32_t step);
@@ -127,23 +142,23 @@ class Replay {
   const schedule::Schedule& schedule_;
   Channels& channels_;
   const ChannelLinks& links_;
-  std::array<std::vector<unsigned>, 3> channel_of_;  ///< prologue, steady, epilogue
+  std::vector<unsigned> channel_of_;  ///< per steady cache op
   std::size_t rank_;
   RunEnd end_;
   Until until_;
 
-  Buckets dependents_;           ///< cache op -> (dependent << 1 | next step)
-  Buckets prologue_dependents_;  ///< the same for the prologue
-  Buckets after_;                ///< position -> cache ops; key positions(): the begin of the step
-  std::vector<std::uint32_t> prologue_waits_;
-  std::vector<std::uint64_t> prologue_needed_;  ///< position in the first step
-  std::vector<std::uint64_t> needed_;           ///< counted from the first position of its step
-  std::vector<std::uint8_t> droppable_;         ///< per steady cache op, after the last step
+  OnceList prologue_;
+  OnceList epilogue_;
+  OnceList* once_ = &prologue_;        ///< era 0
+  Buckets dependents_;                 ///< cache op -> (dependent << 1 | next step)
+  Buckets after_;                      ///< position -> cache ops; key positions(): the step's begin
+  std::vector<std::uint64_t> needed_;  ///< counted from the first position of its step
+  std::vector<std::uint8_t> droppable_;  ///< per steady cache op, after the last step
 
   std::vector<std::unique_ptr<StepRecord>> steps_;
   std::vector<Instance> ready_;
   std::array<std::priority_queue<Submitted>, kChannelCount> queues_;
-  std::array<std::priority_queue<Submitted>, kChannelCount> prologue_queues_;
+  std::array<std::priority_queue<Submitted>, kChannelCount> once_queues_;
   std::array<Instance, kChannelCount> active_;
   std::array<std::uint64_t, kChannelCount> started_ns_{};
 
@@ -165,7 +180,6 @@ class Replay {
   std::uint64_t peak_bytes_ = 0;
   std::uint64_t backlog_ops_ = 0;
   std::uint64_t backlog_bytes_ = 0;
-  std::vector<schedule::MeasuredStep::Span> prologue_;
 };
 
 /// The channels of each transfer: prologue, steady, epilogue. Checks all that a replay relies on.

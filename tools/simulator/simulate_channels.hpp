@@ -118,11 +118,4 @@ class Channels {
 [[nodiscard]] std::vector<schedule::TierPeak> tier_peaks(const schedule::Schedule& schedule,
                                                          std::uint64_t device_peak_bytes);
 
-/// The times of each transfer of the epilogue on idle channels, from `from_ns` on, each channel in
-/// list order. In simulate_epilogue.cpp. All zero if the dependencies never let them start.
-/// @param channel_of  per epilogue op
-[[nodiscard]] std::vector<schedule::MeasuredStep::Span> replay_epilogue(
-    const schedule::Schedule& schedule, const ChannelLinks& links,
-    const std::vector<unsigned>& channel_of, std::uint64_t from_ns);
-
 }  // namespace ho::analyzer::detail
