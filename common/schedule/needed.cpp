@@ -18,7 +18,7 @@ bool takes_away(const CacheOp& op) {
 
 }  // namespace
 
-std::vector<std::uint64_t> needed_positions(const std::vector<CacheOp>& list,
+std::vector<std::uint64_t> needed_positions(std::span<const CacheOp> list,
                                             std::uint64_t positions) {
   std::vector<std::uint64_t> needed(list.size(), kNeverNeeded);
   for (std::size_t i = 0; i < list.size(); ++i) {

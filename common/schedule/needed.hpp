@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "common/schedule/schedule.hpp"
@@ -15,7 +16,7 @@ inline constexpr std::uint64_t kNeverNeeded = UINT64_MAX;
 /// op's own step; those of the next step are larger by `positions`. Transfers that may start are
 /// sent in this order. Chains of more than four cache ops may count as less urgent than they are.
 /// Indices must be in range (check_structure). O(cache ops and their dependencies).
-[[nodiscard]] std::vector<std::uint64_t> needed_positions(const std::vector<CacheOp>& list,
+[[nodiscard]] std::vector<std::uint64_t> needed_positions(std::span<const CacheOp> list,
                                                           std::uint64_t positions);
 
 /// For each steady cache op: whether the run may leave it out if it has not started when the last

@@ -22,7 +22,8 @@ namespace {
 
 /// The read channel of each storage's home: from the schedule, else local DDR while it has room,
 /// then remote DDR, then flash.
-Result<std::vector<std::uint8_t>> home_lanes(const Schedule& schedule, const Hardware& hardware) {
+Result<std::vector<std::uint8_t>> home_lanes(const Schedule& schedule, const Hardware& hardware,
+                                             const ChannelLinks& links) {
   if (!hardware.local_ddr && !hardware.remote_ddr) {
     return Error{Errc::kInvalidArgument, "the hardware has no tier below the device"};
   }
@@ -31,7 +32,7 @@ Result<std::vector<std::uint8_t>> home_lanes(const Schedule& schedule, const Har
   const std::optional<TierSpec>* const tiers[] = {&hardware.local_ddr, &hardware.remote_ddr};
   for (std::size_t s = 0; s < lanes.size(); ++s) {
     if (const auto& home = schedule.homes[s]) {
-      auto channel = channel_of(hardware, home->tier, true);
+      auto channel = links.channel(home->tier, schedule::CacheOpKind::kPrefetch);
       if (!channel) return channel.error();
       lanes[s] = static_cast<std::uint8_t>(*channel);
       continue;
@@ -400,7 +401,7 @@ Result<Simulation> simulate_baseline(const schedule::Schedule& schedule, const H
   if (auto fine = check_transfers(schedule, hardware); !fine) return fine.error();
   auto links = ChannelLinks::create(hardware);
   if (!links) return links.error();
-  auto lanes = home_lanes(schedule, hardware);
+  auto lanes = home_lanes(schedule, hardware, *links);
   if (!lanes) return lanes.error();
   const schedule::Schedule plain = in_program_order(schedule);
   if (baseline != Baseline::kG10Greedy) {

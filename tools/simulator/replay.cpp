@@ -10,59 +10,59 @@ namespace ho::analyzer::detail {
 using schedule::CacheOp;
 using schedule::CacheOpKind;
 
-OnceList::OnceList(const std::vector<CacheOp>& list, std::vector<unsigned> channels,
-                   std::uint32_t positions)
-    : ops(list),
-      channel_of(std::move(channels)),
-      needed(schedule::needed_positions(list, positions)),
-      spans(list.size()) {
+OnceList::OnceList(const TimedStep::List& once, std::size_t positions)
+    : list(once), needed(schedule::needed_positions(once.ops, positions)), spans(once.ops.size()) {
   std::vector<std::pair<std::uint32_t, std::uint32_t>> edges;
-  for (std::uint32_t i = 0; i < ops.size(); ++i) {
-    waits.push_back(static_cast<std::uint32_t>(ops[i].after_cache_ops.size()));
-    for (const auto& ref : ops[i].after_cache_ops) edges.emplace_back(ref.op.value(), i << 1U);
+  for (std::uint32_t i = 0; i < list.ops.size(); ++i) {
+    const CacheOp& op = list.ops[i];
+    waits.push_back(static_cast<std::uint32_t>(op.after_cache_ops.size()));
+    for (const auto& ref : op.after_cache_ops) edges.emplace_back(ref.op.value(), i << 1U);
   }
-  dependents = Buckets(ops.size(), edges);
+  dependents = Buckets(list.ops.size(), edges);
 }
 
-Replay::Replay(Input input, RunEnd end, Until until)
-    : schedule_(input.schedule),
-      channels_(input.channels),
-      links_(input.links),
-      channel_of_(std::move(input.channel_of[1])),
-      rank_(input.rank),
-      end_(end),
+Replay::Replay(TimedStep step, Channels& channels, std::size_t rank, Until until,
+               const schedule::Schedule* recorded)
+    : timed_(std::move(step)),
+      channels_(channels),
+      rank_(rank),
       until_(until),
-      prologue_(schedule_.prologue, std::move(input.channel_of[0]), positions()),
-      epilogue_(schedule_.epilogue, std::move(input.channel_of[2]), positions()),
-      live_(schedule_.storages.size(), 0),
-      last_access_(last_access(schedule_)) {
+      recorded_(recorded),
+      prologue_(timed_.prologue, positions()),
+      epilogue_(timed_.epilogue, positions()),
+      needed_(schedule::needed_positions(timed_.steady.ops, positions())) {
+  HO_CHECK(recorded != nullptr || until != Until::kEndOfRun);
   turn_dependencies_round();
-  needed_ = schedule::needed_positions(schedule_.cache_ops, positions());
-  if (end == RunEnd::kSimulated) droppable_ = schedule::droppable_at_end(schedule_);
+  if (until == Until::kEndOfRun) droppable_ = schedule::droppable_at_end(*recorded);
+  if (recorded == nullptr) return;
+  live_.resize(recorded->storages.size());
+  last_access_ = last_access(*recorded);
 }
 
 void Replay::turn_dependencies_round() {
   std::vector<std::pair<std::uint32_t, std::uint32_t>> edges;
   std::vector<std::pair<std::uint32_t, std::uint32_t>> after;
-  for (std::uint32_t i = 0; i < schedule_.cache_ops.size(); ++i) {
-    const CacheOp& op = schedule_.cache_ops[i];
+  const auto& list = timed_.steady.ops;
+  for (std::uint32_t i = 0; i < list.size(); ++i) {
+    const CacheOp& op = list[i];
     after.emplace_back(op.after_position ? op.after_position->value() : positions(), i);
     for (const auto& ref : op.after_cache_ops) {
       edges.emplace_back(ref.op.value(), i << 1U | (ref.previous_step ? 1U : 0U));
     }
   }
   after_ = Buckets(positions() + 1, after);
-  dependents_ = Buckets(schedule_.cache_ops.size(), edges);
+  dependents_ = Buckets(list.size(), edges);
 }
 
 /// Initializes what the step waits for, before any transfer of the step before can complete.
 void Replay::prepare_step(std::uint32_t step) {
   HO_CHECK(steps_.size() == step);
   auto record = std::make_unique<StepRecord>();
-  record->cache_waits.resize(schedule_.cache_ops.size());
+  const auto& list = timed_.steady.ops;
+  record->cache_waits.resize(list.size());
   record->position_waits.resize(positions());
-  for (std::size_t i = 0; i < schedule_.cache_ops.size(); ++i) {
-    const CacheOp& op = schedule_.cache_ops[i];
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const CacheOp& op = list[i];
     std::uint32_t waits = 1;  // its position, or the begin of the step
     for (const auto& ref : op.after_cache_ops) waits += ref.previous_step && step == 0 ? 0 : 1;
     record->cache_waits[i] = waits;
@@ -71,7 +71,7 @@ void Replay::prepare_step(std::uint32_t step) {
     }
   }
   if (step == 0) {
-    for (const CacheOp& op : schedule_.prologue) {
+    for (const CacheOp& op : timed_.prologue.ops) {
       if (op.before_position) ++record->position_waits[op.before_position->value()];
     }
   }
@@ -85,7 +85,7 @@ void Replay::begin() {
 }
 
 void Replay::begin_once() {
-  for (std::uint32_t i = 0; i < once_->ops.size(); ++i) {
+  for (std::uint32_t i = 0; i < once_->list.ops.size(); ++i) {
     if (once_->waits[i] == 0) ready_.push_back({0, i});
   }
 }
@@ -99,8 +99,10 @@ void Replay::begin_step(std::uint32_t step) {
   record.start_ns = now_ns_;
   record.out.op_start_ns.resize(positions());
   record.out.op_stall_ns.resize(positions());
-  record.out.cache_ops.resize(schedule_.cache_ops.size());
-  record.out.memory.push_back({0, live_bytes_});
+  if (recorded_ != nullptr) {
+    record.out.cache_ops.resize(timed_.steady.ops.size());
+    record.out.memory.push_back({0, live_bytes_});
+  }
   // Bounds the memory of an unsteady run: the result is one of the last four steps.
   if (step >= 5) {
     steps_[step - 5]->out = Simulation{};
@@ -127,7 +129,7 @@ void Replay::end_step() {
   const bool last = until_ == Until::kStopped ? stopped_ : steady() || step_ + 1 == kStepsMax;
   if (last) {
     computing_ = false;
-    if (end_ == RunEnd::kSimulated) drop_reads();
+    if (until_ == Until::kEndOfRun) drop_reads();
   } else if (now_ns_ < gate_ns_) {
     at_gate_ = true;
   } else {
@@ -136,10 +138,11 @@ void Replay::end_step() {
 }
 
 void Replay::set_live(StorageIndex storage, bool live) {
+  if (recorded_ == nullptr) return;
   std::uint8_t& flag = live_[storage.value()];
   if ((flag != 0) == live) return;
   flag = live ? 1 : 0;
-  const std::uint64_t bytes = schedule_.storages[storage.value()].bytes;
+  const std::uint64_t bytes = recorded_->storages[storage.value()].bytes;
   live_bytes_ = live ? live_bytes_ + bytes : live_bytes_ - bytes;
   peak_bytes_ = std::max(peak_bytes_, live_bytes_);
   if (!computing_) return;
@@ -150,6 +153,24 @@ void Replay::set_live(StorageIndex storage, bool live) {
     curve.back().bytes = live_bytes_;
   } else {
     curve.push_back({at_ns, live_bytes_});
+  }
+}
+
+/// The operands of the next op are on the device from now on.
+void Replay::bring_operands() {
+  if (recorded_ == nullptr) return;
+  for (const auto& operand : recorded_->positions[position_].operands) {
+    set_live(operand.storage, true);
+  }
+}
+
+void Replay::free_dead(std::uint32_t position) {
+  if (recorded_ == nullptr) return;
+  for (const auto& operand : recorded_->positions[position].operands) {
+    const auto index = operand.storage.value();
+    if (!recorded_->storages[index].persistent && last_access_[index] == position) {
+      set_live(operand.storage, false);
+    }
   }
 }
 
@@ -190,15 +211,15 @@ void Replay::submit(Instance it) {
   ++backlog_ops_;
   backlog_bytes_ += op.range_end_bytes - op.range_begin_bytes;
   if (it.era == 0) {
-    once_queues_[once_->channel_of[it.index]].push({once_->needed[it.index], it});
+    once_queues_[once_->list.channel_of[it.index]].push({once_->needed[it.index], it});
   } else {
-    queues_[channel_of_[it.index]].push({now_ns_, it});
+    queues_[timed_.steady.channel_of[it.index]].push({now_ns_, it});
   }
 }
 
 /// After the last step, transfers for a next step are not sent.
 bool Replay::drops(Instance it) const {
-  return !computing_ && end_ == RunEnd::kSimulated && it.era > 0 && droppable_[it.index] != 0;
+  return !computing_ && until_ == Until::kEndOfRun && it.era > 0 && droppable_[it.index] != 0;
 }
 
 /// Looks only at transfers of steps: a list that runs once has none for a next step.
@@ -258,12 +279,7 @@ void Replay::end_op() {
   op_end_ns_ = kNever;
   chain_free_ns_ = now_ns_;
   const std::uint32_t ended = position_++;
-  for (const auto& operand : schedule_.positions[ended].operands) {
-    const auto index = operand.storage.value();
-    if (!schedule_.storages[index].persistent && last_access_[index] == ended) {
-      set_live(operand.storage, false);
-    }
-  }
+  free_dead(ended);
   for (const auto* i = after_.begin(ended); i != after_.end(ended); ++i) {
     release({step_ + 1, *i});
   }
@@ -278,14 +294,12 @@ void Replay::run_ops() {
   if (!computing_ || running_op_ || at_gate_ || !ready_.empty()) return;
   StepRecord& record = *steps_[step_];
   if (record.position_waits[position_] > 0) return;
-  for (const auto& operand : schedule_.positions[position_].operands) {
-    set_live(operand.storage, true);
-  }
+  bring_operands();
   record.out.op_start_ns[position_] = now_ns_ - record.start_ns;
   record.out.op_stall_ns[position_] = now_ns_ - chain_free_ns_;
   record.stall_ns += now_ns_ - chain_free_ns_;
   running_op_ = true;
-  op_end_ns_ = now_ns_ + schedule_.ops[schedule_.positions[position_].op.value()].duration_ns;
+  op_end_ns_ = now_ns_ + static_cast<std::uint64_t>(timed_.duration_ns[position_]);
 }
 
 void Replay::start_transfers() {
@@ -331,7 +345,7 @@ void Replay::settle(std::uint64_t now_ns) {
     run_ops();
   } while (!ready_.empty() || (running_op_ && op_end_ns_ == now_ns_));
   const bool over = !computing_ && backlog_ops_ == 0;  // all is sent that ever will be
-  if (!over || end_ == RunEnd::kLeftOut || once_ == &epilogue_) return;
+  if (!over || until_ != Until::kEndOfRun || once_ == &epilogue_) return;
   once_ = &epilogue_;
   once_->origin_ns = chain_free_ns_;
   begin_once();
@@ -339,9 +353,12 @@ void Replay::settle(std::uint64_t now_ns) {
 }
 
 Error Replay::stuck() const {
-  const auto& op = schedule_.ops[schedule_.positions[position_].op.value()];
-  return {Errc::kInvalidArgument, "position " + std::to_string(position_) + " (" + op.name +
-                                      ") waits for cache ops that never complete"};
+  std::string name;
+  if (recorded_ != nullptr) {
+    name = " (" + recorded_->ops[recorded_->positions[position_].op.value()].name + ")";
+  }
+  return {Errc::kInvalidArgument, "position " + std::to_string(position_) + name +
+                                      " waits for cache ops that never complete"};
 }
 
 Simulation Replay::result() const {
@@ -359,23 +376,10 @@ Simulation Replay::result() const {
   out.step_ns = record.end_ns - record.start_ns;
   out.stall_ns = record.stall_ns;
   out.peak_bytes = peak_bytes_;
-  std::array<std::uint64_t, kChannelCount> busy_ns{};
-  for (std::size_t i = 0; i < schedule_.cache_ops.size(); ++i) {
-    const CacheOp& op = schedule_.cache_ops[i];
-    const std::uint64_t bytes = op.range_end_bytes - op.range_begin_bytes;
-    if (op.kind == CacheOpKind::kDetach) continue;
-    bytes_of(op.kind, out) += bytes;
-    busy_ns[channel_of_[i]] += out.cache_ops[i].end_ns - out.cache_ops[i].start_ns;
-  }
-  for (unsigned channel = 0; channel < kChannelCount; ++channel) {
-    if (!links_.links[channel]) continue;
-    out.channels.push_back({std::string(kChannelNames[channel]), busy_ns[channel]});
-  }
-  out.tiers = tier_peaks(schedule_, peak_bytes_);
+  if (until_ != Until::kEndOfRun) return out;
   out.first_step_ns = steps_[0]->end_ns;
   out.prologue = prologue_.spans;
   for (const auto& span : out.prologue) out.prologue_ns = std::max(out.prologue_ns, span.end_ns);
-  if (end_ == RunEnd::kLeftOut) return out;
   out.epilogue_ns = now_ns_ - chain_free_ns_;
   out.epilogue = epilogue_.spans;
   return out;

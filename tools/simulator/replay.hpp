@@ -38,11 +38,9 @@ struct Submitted {
 
 /// A list that runs once: the prologue, or after the last step the epilogue.
 struct OnceList {
-  OnceList(const std::vector<schedule::CacheOp>& list, std::vector<unsigned> channels,
-           std::uint32_t positions);
+  OnceList(const TimedStep::List& list, std::size_t positions);
 
-  const std::vector<schedule::CacheOp>& ops;
-  std::vector<unsigned> channel_of;
+  const TimedStep::List& list;
   std::vector<std::uint64_t> needed;  ///< position in the first step
   std::vector<std::uint32_t> waits;
   Buckets dependents;  ///< as a replay's
@@ -62,23 +60,20 @@ struct StepRecord {
   Simulation out;
 };
 
-/// When a replay stops computing.
-enum class Until : std::uint8_t { kSteady, kStopped };
+/// When a replay ends: with its steady period, with the epilogue after that, or when it is stopped.
+enum class Until : std::uint8_t { kSteady, kEndOfRun, kStopped };
 
 /// One rank in simulated time. drive() moves the clock. All ranks use the same channels; times
 /// passed in must not decrease.
 class Replay {
  public:
-  /// What it replays. All references outlive it.
-  struct Input {
-    const schedule::Schedule& schedule;
-    const ChannelLinks& links;
-    /// Per list: prologue, steady, epilogue.
-    std::array<std::vector<unsigned>, 3> channel_of;
-    Channels& channels;
-    std::size_t rank = 0;  ///< which of the channels are its own
-  };
-  Replay(Input input, RunEnd end, Until until);
+  /// @param rank  which of the channels are its own
+  /// @param recorded  the schedule of the step, needed for kEndOfRun: live bytes and the times of
+  /// transfers are recorded, too. Null: only times of ops are. As the channels, it outlives this.
+  Replay(TimedStep step, Channels& channels, std::size_t rank, Until until,
+         const schedule::Schedule* recorded);
+  Replay(const Replay&) = delete;
+  Replay& operator=(const Replay&) = delete;
 
   void begin();
   /// A transfer of its own has ended.
@@ -87,9 +82,9 @@ class Replay {
   void settle(std::uint64_t now_ns);
   /// Idle channels take their next transfer. Last of all, so that the order of a list decides ties.
   void start_transfers();
-  /// The next event that is not a transfer's; kNever if there is none.
   /// A step has ended, and the next one may not begin yet.
   [[nodiscard]] bool at_gate() const { return at_gate_; }
+  /// The next event that is not a transfer's; kNever if there is none.
   [[nodiscard]] std::uint64_t next_ns() const { return at_gate_ ? gate_ns_ : op_end_ns_; }
 
   /// The second step does not begin before this time, and each further one not before a multiple of
@@ -117,10 +112,10 @@ class Replay {
 
  private:
   [[nodiscard]] std::uint32_t positions() const {
-    return static_cast<std::uint32_t>(schedule_.positions.size());
+    return static_cast<std::uint32_t>(timed_.duration_ns.size());
   }
   [[nodiscard]] const schedule::CacheOp& op_of(Instance it) const {
-    return it.era == 0 ? once_->ops[it.index] : schedule_.cache_ops[it.index];
+    return it.era == 0 ? once_->list.ops[it.index] : timed_.steady.ops[it.index];
   }
   void begin_once();
   void turn_dependencies_round();
@@ -137,15 +132,15 @@ class Replay {
   [[nodiscard]] bool drops(Instance it) const;
   [[nodiscard]] std::optional<Instance> next_of(unsigned channel);
   void set_live(StorageIndex storage, bool live);
+  void bring_operands();
+  void free_dead(std::uint32_t position);
   [[nodiscard]] bool steady() const;
 
-  const schedule::Schedule& schedule_;
+  const TimedStep timed_;
   Channels& channels_;
-  const ChannelLinks& links_;
-  std::vector<unsigned> channel_of_;  ///< per steady cache op
   std::size_t rank_;
-  RunEnd end_;
   Until until_;
+  const schedule::Schedule* recorded_;
 
   OnceList prologue_;
   OnceList epilogue_;
@@ -174,17 +169,13 @@ class Replay {
   std::uint64_t op_end_ns_ = kNever;
   std::uint64_t chain_free_ns_ = 0;  ///< end of the last op
 
-  std::vector<std::uint8_t> live_;
-  std::vector<std::uint64_t> last_access_;
+  std::vector<std::uint8_t> live_;          ///< per storage
+  std::vector<std::uint64_t> last_access_;  ///< the same
   std::uint64_t live_bytes_ = 0;
   std::uint64_t peak_bytes_ = 0;
   std::uint64_t backlog_ops_ = 0;
   std::uint64_t backlog_bytes_ = 0;
 };
-
-/// The channels of each transfer: prologue, steady, epilogue. Checks all that a replay relies on.
-[[nodiscard]] Result<std::array<std::vector<unsigned>, 3>> checked_channels(
-    const schedule::Schedule& schedule, const Hardware& hardware);
 
 /// Moves the clock until there are no more events, or `enough(now_ns)` says so, which is asked once
 /// all that can happen at a time has happened.

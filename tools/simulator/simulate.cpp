@@ -1,6 +1,9 @@
 #include "tools/simulator/simulate.hpp"
 
+#include <algorithm>
+#include <array>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "common/base/check.hpp"
@@ -10,21 +13,6 @@
 namespace ho::analyzer {
 
 namespace detail {
-
-Result<std::array<std::vector<unsigned>, 3>> checked_channels(const schedule::Schedule& schedule,
-                                                              const Hardware& hardware) {
-  if (auto fine = check_indices(schedule); !fine) return fine.error();
-  if (auto fine = check_transfers(schedule, hardware); !fine) return fine.error();
-  std::array<std::vector<unsigned>, 3> channel_of;
-  const std::array<const std::vector<schedule::CacheOp>*, 3> lists = {
-      &schedule.prologue, &schedule.cache_ops, &schedule.epilogue};
-  for (std::size_t i = 0; i < lists.size(); ++i) {
-    auto channels = channels_of(schedule, hardware, *lists[i]);
-    if (!channels) return channels.error();
-    channel_of[i] = *std::move(channels);
-  }
-  return channel_of;
-}
 
 void drive(Channels& channels, std::vector<std::unique_ptr<Replay>>& ranks,
            const std::function<bool(std::uint64_t)>& enough) {
@@ -48,23 +36,57 @@ void drive(Channels& channels, std::vector<std::unique_ptr<Replay>>& ranks,
 
 }  // namespace detail
 
-Result<Simulation> simulate(const schedule::Schedule& schedule, const Hardware& hardware,
-                            RunEnd end) {
-  auto channel_of = detail::checked_channels(schedule, hardware);
-  if (!channel_of) return channel_of.error();
-  auto links = detail::ChannelLinks::create(hardware);
-  if (!links) return links.error();
-  detail::Channels channels({{*links, {}}}, {});
+namespace {
+
+/// @param recorded  as a Replay's
+Result<Simulation> alone(TimedStep step, const ChannelLinks& links, detail::Until until,
+                         const schedule::Schedule* recorded) {
+  detail::Channels channels({{links, {}}}, {});
   std::vector<std::unique_ptr<detail::Replay>> ranks;
-  ranks.push_back(std::make_unique<detail::Replay>(
-      detail::Replay::Input{schedule, *links, *std::move(channel_of), channels, 0}, end,
-      detail::Until::kSteady));
+  ranks.push_back(std::make_unique<detail::Replay>(std::move(step), channels, 0, until, recorded));
   const detail::Replay& only = *ranks.front();
   detail::drive(channels, ranks, [&](std::uint64_t /*now_ns*/) {
-    return !only.computing() && end == RunEnd::kLeftOut;
+    return !only.computing() && until == detail::Until::kSteady;
   });
   if (only.computing()) return only.stuck();
   return only.result();
+}
+
+}  // namespace
+
+Result<Simulation> simulate(const schedule::Schedule& schedule, const Hardware& hardware) {
+  const auto links = ChannelLinks::create(hardware);
+  if (!links) return links.error();
+  auto step = detail::timed_step(schedule, hardware, *links);
+  if (!step) return step.error();
+  const std::vector<unsigned> channel_of = step->steady.channel_of;
+  auto out = alone(*std::move(step), *links, detail::Until::kEndOfRun, &schedule);
+  if (!out) return out;
+  std::array<std::uint64_t, kChannelCount> busy_ns{};
+  for (std::size_t i = 0; i < schedule.cache_ops.size(); ++i) {
+    const schedule::CacheOp& op = schedule.cache_ops[i];
+    if (op.kind == schedule::CacheOpKind::kDetach) continue;
+    detail::bytes_of(op.kind, *out) += op.range_end_bytes - op.range_begin_bytes;
+    busy_ns[channel_of[i]] += out->cache_ops[i].end_ns - out->cache_ops[i].start_ns;
+  }
+  for (unsigned channel = 0; channel < kChannelCount; ++channel) {
+    if (!links->links[channel]) continue;
+    out->channels.push_back({std::string(kChannelNames[channel]), busy_ns[channel]});
+  }
+  out->tiers = detail::tier_peaks(schedule, out->peak_bytes);
+  return out;
+}
+
+Result<Simulation> steady_period(const schedule::Schedule& schedule, const Hardware& hardware) {
+  const auto links = ChannelLinks::create(hardware);
+  if (!links) return links.error();
+  auto step = detail::timed_step(schedule, hardware, *links);
+  if (!step) return step.error();
+  return steady_period(*std::move(step), *links);
+}
+
+Result<Simulation> steady_period(TimedStep step, const ChannelLinks& links) {
+  return alone(std::move(step), links, detail::Until::kSteady, nullptr);
 }
 
 }  // namespace ho::analyzer

@@ -1,17 +1,29 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "common/base/result.hpp"
 #include "common/model/hardware.hpp"
 #include "common/schedule/schedule.hpp"
+#include "tools/simulator/channel_links.hpp"
 
 namespace ho::analyzer {
 
-/// Whether to simulate the end of the run. If not, its fields are zero.
-enum class RunEnd : std::uint8_t { kSimulated, kLeftOut };
+/// All of a step that decides when what happens.
+struct TimedStep {
+  /// Cache ops, which outlive the replay. The channel of a Detach is meaningless.
+  struct List {
+    std::span<const schedule::CacheOp> ops;
+    std::vector<unsigned> channel_of;  ///< per cache op
+  };
+  std::vector<std::int64_t> duration_ns;  ///< per position
+  List prologue;
+  List steady;
+  List epilogue;
+};
 
 /// From `at_ns` on, `bytes` of device memory are live.
 struct MemoryPoint {
@@ -75,8 +87,14 @@ struct Simulation {
 /// @return kInvalidArgument if an index is out of range, the hardware lacks a tier that the
 /// schedule uses, or the dependencies never let an op start.
 [[nodiscard]] Result<Simulation> simulate(const schedule::Schedule& schedule,
-                                          const Hardware& hardware,
-                                          RunEnd end = RunEnd::kSimulated);
+                                          const Hardware& hardware);
+
+/// The same up to the steady period. Knows nothing of memory: fills in `step_ns`, and the times and
+/// stalls of ops.
+[[nodiscard]] Result<Simulation> steady_period(const schedule::Schedule& schedule,
+                                               const Hardware& hardware);
+/// @param step  indices are in range, channels exist, and sums of its times stay below 2^62 ns
+[[nodiscard]] Result<Simulation> steady_period(TimedStep step, const ChannelLinks& links);
 
 /// The largest live set that the schedule's dependencies allow, whatever the timing: that of an
 /// execution which submits every Prefetch as early as possible and delays every Detach until an

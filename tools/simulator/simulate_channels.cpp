@@ -38,52 +38,6 @@ Result<void> check_cache_ops(const schedule::Schedule& schedule,
 
 }  // namespace
 
-Result<unsigned> channel_of(const Hardware& hardware, schedule::HomeTier tier, bool toward_device) {
-  const unsigned direction = toward_device ? 0 : 1;
-  switch (tier) {
-    case schedule::HomeTier::kLocalDdr:
-      if (hardware.local_ddr) return direction;
-      break;
-    case schedule::HomeTier::kRemoteDdr:
-      if (hardware.remote_ddr) return 2 + direction;
-      break;
-    case schedule::HomeTier::kFlash:
-      if (hardware.flash) return 4 + direction;
-      break;
-  }
-  return Error{Errc::kInvalidArgument, "the hardware has no tier " +
-                                           std::string(schedule::home_tier_name(tier)) +
-                                           ", which the schedule uses"};
-}
-
-Result<ChannelLinks> ChannelLinks::create(const Hardware& hardware) {
-  ChannelLinks out;
-  if (hardware.local_ddr) {
-    out.links[0] = hardware.local_ddr->read;
-    out.links[1] = hardware.local_ddr->write;
-  }
-  if (hardware.remote_ddr) {
-    out.links[2] = hardware.remote_ddr->read;
-    out.links[3] = hardware.remote_ddr->write;
-  }
-  if (hardware.flash) {
-    out.links[4] = hardware.flash->read;
-    out.links[5] = hardware.flash->write;
-  }
-  out.ports = {hardware.device_port_read, hardware.device_port_write};
-  for (unsigned channel = 0; channel < kChannelCount; ++channel) {
-    auto& link = out.links[channel];
-    if (!link) continue;
-    const auto& port = channel < kPortChannelCount ? out.ports[channel % 2] : std::nullopt;
-    if (link->bytes_per_s == 0 || (port && port->bytes_per_s == 0)) {
-      return Error{Errc::kInvalidArgument,
-                   "hardware: " + std::string(kChannelNames[channel]) + " has no bandwidth"};
-    }
-    if (port) link->latency_ns = std::max(link->latency_ns, port->latency_ns);
-  }
-  return out;
-}
-
 Channels::Channels(const std::vector<RankChannels>& ranks,
                    const std::vector<std::uint64_t>& shared_bytes_per_s) {
   for (const std::uint64_t each : shared_bytes_per_s) {
@@ -216,10 +170,11 @@ Result<void> check_transfers(const schedule::Schedule& schedule, const Hardware&
                "is too large"};
 }
 
-Result<std::vector<unsigned>> channels_of(const schedule::Schedule& schedule,
-                                          const Hardware& hardware,
-                                          const std::vector<schedule::CacheOp>& list) {
-  std::vector<unsigned> out(list.size(), 0);
+namespace {
+
+Result<TimedStep::List> timed_list(const schedule::Schedule& schedule, const ChannelLinks& links,
+                                   const std::vector<schedule::CacheOp>& list) {
+  TimedStep::List out{list, std::vector<unsigned>(list.size(), 0)};
   for (std::size_t i = 0; i < list.size(); ++i) {
     const schedule::CacheOp& op = list[i];
     if (op.kind == schedule::CacheOpKind::kDetach) continue;
@@ -228,11 +183,33 @@ Result<std::vector<unsigned>> channels_of(const schedule::Schedule& schedule,
       return Error{Errc::kInvalidArgument, "storage " + schedule.storages[op.storage.value()].name +
                                                " moves but has no home slot"};
     }
-    auto channel = channel_of(hardware, schedule::transfer_tier(schedule, op),
-                              schedule::moves_toward_device(op.kind));
+    auto channel = links.channel(schedule::transfer_tier(schedule, op), op.kind);
     if (!channel) return channel.error();
-    out[i] = *channel;
+    out.channel_of[i] = *channel;
   }
+  return out;
+}
+
+}  // namespace
+
+Result<TimedStep> timed_step(const schedule::Schedule& schedule, const Hardware& hardware,
+                             const ChannelLinks& links) {
+  if (auto fine = check_indices(schedule); !fine) return fine.error();
+  if (auto fine = check_transfers(schedule, hardware); !fine) return fine.error();
+  TimedStep out;
+  for (const auto& at : schedule.positions) {
+    out.duration_ns.push_back(static_cast<std::int64_t>(schedule.ops[at.op.value()].duration_ns));
+  }
+  const auto fill = [&](TimedStep::List& to,
+                        const std::vector<schedule::CacheOp>& list) -> Result<void> {
+    auto timed = timed_list(schedule, links, list);
+    if (!timed) return timed.error();
+    to = *std::move(timed);
+    return {};
+  };
+  if (auto fine = fill(out.prologue, schedule.prologue); !fine) return fine.error();
+  if (auto fine = fill(out.steady, schedule.cache_ops); !fine) return fine.error();
+  if (auto fine = fill(out.epilogue, schedule.epilogue); !fine) return fine.error();
   return out;
 }
 

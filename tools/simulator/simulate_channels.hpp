@@ -4,12 +4,12 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
-#include <string_view>
 #include <vector>
 
 #include "common/base/result.hpp"
 #include "common/model/hardware.hpp"
 #include "common/schedule/schedule.hpp"
+#include "tools/simulator/channel_links.hpp"
 #include "tools/simulator/fair_shares.hpp"
 #include "tools/simulator/simulate.hpp"
 
@@ -21,27 +21,6 @@ inline constexpr std::uint64_t kNever = std::numeric_limits<std::uint64_t>::max(
 inline constexpr std::uint32_t kStepsMax = 8;
 /// Limit for the sum of one step's durations, so that times of kStepsMax steps cannot overflow.
 inline constexpr std::uint64_t kComputeNsMax = 1ULL << 59U;
-
-/// Even numbers: toward the device; odd: away from it. Local and remote of one direction share a
-/// port.
-inline constexpr unsigned kChannelCount = 6;
-inline constexpr unsigned kPortChannelCount = 4;  ///< the first ones, which connect to the device
-inline constexpr std::array<std::string_view, kChannelCount> kChannelNames = {
-    "local_ddr.read",   "local_ddr.write", "remote_ddr.read",
-    "remote_ddr.write", "flash.read",      "flash.write"};
-
-/// @return kInvalidArgument if the hardware has no such tier.
-[[nodiscard]] Result<unsigned> channel_of(const Hardware& hardware, schedule::HomeTier tier,
-                                          bool toward_device);
-
-/// The link of each channel with the latency of the port included, and the port per direction.
-struct ChannelLinks {
-  std::array<std::optional<Link>, kChannelCount> links;
-  std::array<std::optional<Link>, 2> ports;
-
-  /// @return kInvalidArgument for a link without bandwidth.
-  [[nodiscard]] static Result<ChannelLinks> create(const Hardware& hardware);
-};
 
 /// The channels of one rank, and which of the shared links' directions each of them crosses.
 struct RankChannels {
@@ -102,11 +81,11 @@ class Channels {
 [[nodiscard]] Result<void> check_transfers(const schedule::Schedule& schedule,
                                            const Hardware& hardware);
 
-/// The channel of each cache op of a list; the entry of a Detach is meaningless.
-/// @return kInvalidArgument if the hardware lacks a tier, or a storage that moves has no home.
-[[nodiscard]] Result<std::vector<unsigned>> channels_of(const schedule::Schedule& schedule,
-                                                        const Hardware& hardware,
-                                                        const std::vector<schedule::CacheOp>& list);
+/// A schedule's step, which refers to its lists. Checks all that a replay relies on.
+/// @return kInvalidArgument for an index out of range, times that are too long, a tier that the
+/// hardware lacks, or a storage that moves and has no home.
+[[nodiscard]] Result<TimedStep> timed_step(const schedule::Schedule& schedule,
+                                           const Hardware& hardware, const ChannelLinks& links);
 
 /// The sum to which a transfer's bytes belong.
 [[nodiscard]] std::uint64_t& bytes_of(schedule::CacheOpKind kind, Simulation& out);

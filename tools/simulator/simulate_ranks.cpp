@@ -13,7 +13,7 @@ namespace ho::analyzer {
 
 namespace {
 
-using Crosses = std::array<std::vector<std::uint32_t>, detail::kChannelCount>;
+using Crosses = std::array<std::vector<std::uint32_t>, kChannelCount>;
 
 constexpr std::uint32_t kStepsCount = kUnmeasuredSteps + kMeasuredSteps;
 /// Limit for the steps of a rank that runs beside slower ones.
@@ -33,7 +33,7 @@ Crosses crosses_of(const Hardware& hardware, std::size_t rank) {
   const RankPath& path = hardware.paths.size() == 1 ? hardware.paths[0] : hardware.paths[rank];
   const std::array<const std::vector<std::string>*, 3> tiers = {&path.local_ddr, &path.remote_ddr,
                                                                 &path.flash};
-  for (unsigned channel = 0; channel < detail::kChannelCount; ++channel) {
+  for (unsigned channel = 0; channel < kChannelCount; ++channel) {
     for (const std::string& name : *tiers[channel / 2]) {
       const auto link = static_cast<std::uint32_t>(index_of(hardware, name));
       out[channel].push_back(link * 2 + channel % 2);
@@ -42,14 +42,13 @@ Crosses crosses_of(const Hardware& hardware, std::size_t rank) {
   return out;
 }
 
-std::vector<LinkBytes> link_bytes(const schedule::Schedule& schedule,
-                                  const std::vector<unsigned>& channel_of, const Crosses& crosses,
+std::vector<LinkBytes> link_bytes(const TimedStep::List& list, const Crosses& crosses,
                                   std::size_t links) {
   std::vector<LinkBytes> out(links);
-  for (std::size_t i = 0; i < schedule.cache_ops.size(); ++i) {
-    const schedule::CacheOp& op = schedule.cache_ops[i];
+  for (std::size_t i = 0; i < list.ops.size(); ++i) {
+    const schedule::CacheOp& op = list.ops[i];
     if (op.kind == schedule::CacheOpKind::kDetach) continue;
-    for (const std::uint32_t direction : crosses[channel_of[i]]) {
+    for (const std::uint32_t direction : crosses[list.channel_of[i]]) {
       LinkBytes& sum = out[direction / 2];
       (direction % 2 == 0 ? sum.read_bytes : sum.write_bytes) +=
           op.range_end_bytes - op.range_begin_bytes;
@@ -122,7 +121,7 @@ Result<std::vector<RankSimulation>> simulate_ranks(const std::vector<RankRun>& r
     if (run.start_ns <= kTimeNsMax && run.period_ns <= kTimeNsMax) continue;
     return Error{Errc::kInvalidArgument, "a rank's start or period is above 2^54 ns"};
   }
-  auto links = detail::ChannelLinks::create(hardware);
+  auto links = ChannelLinks::create(hardware);
   if (!links) return links.error();
   std::vector<std::uint64_t> shared;
   for (const SharedLink& link : hardware.links) {
@@ -135,13 +134,11 @@ Result<std::vector<RankSimulation>> simulate_ranks(const std::vector<RankRun>& r
   std::vector<std::unique_ptr<detail::Replay>> ranks;
   std::vector<std::vector<LinkBytes>> bytes;
   for (std::size_t k = 0; k < runs.size(); ++k) {
-    const schedule::Schedule& schedule = *runs[k].schedule;
-    auto channel_of = detail::checked_channels(schedule, hardware);
-    if (!channel_of) return channel_of.error().at("rank " + std::to_string(k));
-    bytes.push_back(link_bytes(schedule, (*channel_of)[1], own[k].crosses, shared.size() / 2));
-    ranks.push_back(std::make_unique<detail::Replay>(
-        detail::Replay::Input{schedule, *links, *std::move(channel_of), channels, k},
-        RunEnd::kLeftOut, detail::Until::kStopped));
+    auto step = detail::timed_step(*runs[k].schedule, hardware, *links);
+    if (!step) return step.error().at("rank " + std::to_string(k));
+    bytes.push_back(link_bytes(step->steady, own[k].crosses, shared.size() / 2));
+    ranks.push_back(std::make_unique<detail::Replay>(*std::move(step), channels, k,
+                                                     detail::Until::kStopped, runs[k].schedule));
   }
   Together together(runs, ranks);
   detail::drive(channels, ranks, [&](std::uint64_t now_ns) { return together.enough(now_ns); });

@@ -88,7 +88,7 @@ class Exhaustive {
     step_.cache_ops = std::move(draft.cache_ops);
     step_.prologue = std::move(draft.prologue);
     step_.homes = std::move(draft.homes);
-    const auto run = analyzer::simulate(step_, step_.hardware, analyzer::RunEnd::kLeftOut);
+    const auto run = analyzer::steady_period(step_, step_.hardware);
     REQUIRE(run.ok());
     return static_cast<double>(run->step_ns);
   }

@@ -162,7 +162,7 @@ TEST_CASE("ranks: alone, or over a link with room for all, the step is that of s
     if (!outcome) FAIL(outcome.error().message());
     const auto* plan = std::get_if<Schedule>(&*outcome);
     if (plan == nullptr) continue;
-    const auto single = simulate(*plan, hardware, RunEnd::kLeftOut);
+    const auto single = simulate(*plan, hardware);
     REQUIRE(single.ok());
     const auto ranks = run({{plan}}, hardware);
     REQUIRE(ranks[0].step_ns == single->step_ns);
