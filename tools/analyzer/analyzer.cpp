@@ -240,6 +240,8 @@ Result<Outcome> analyze_copies(const Graph& graph, const Hardware& hardware,
                                const Options& options) {
   std::vector<PlanTier> tiers = plan_tiers(hardware);
   std::optional<PlanTier> flash = plan_flash(hardware);
+  const auto links = ChannelLinks::create(hardware);
+  if (!links) return links.error();
   const std::uint64_t second_bytes = second_home_bytes(graph, options.align_bytes);
   std::string_view last_tier;
   if (second_bytes > 0) {
@@ -257,7 +259,7 @@ Result<Outcome> analyze_copies(const Graph& graph, const Hardware& hardware,
   // plans.
   const std::uint64_t align = options.align_bytes;
   const std::uint64_t budget = options.device_budget_bytes / align * align;
-  auto found = search(graph, tiers, flash, budget, align, bound, options);
+  auto found = search(graph, tiers, flash, *links, budget, align, bound, options);
   const bool any = std::any_of(found.begin(), found.end(),
                                [](const Arrangement& each) { return !each.plan.infeasible; });
   if (!any) {

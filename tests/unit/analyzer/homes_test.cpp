@@ -42,7 +42,8 @@ struct Step {
     const std::vector<std::uint8_t> near(graph.storages.size(), 0);
     const analyzer::Problem problem{life, durations, tiers, near, none_static};
     const std::vector<analyzer::PlanTier> nearest{tiers[0]};
-    const auto plan = analyzer::plan({graph, life, nearest, std::nullopt, budget_bytes, 0});
+    const auto links = analyzer::ChannelLinks::create(hardware);
+    const auto plan = analyzer::plan({graph, life, nearest, std::nullopt, *links, budget_bytes, 0});
     REQUIRE_FALSE(plan.infeasible);
     const auto homes = analyzer::homes_spread(problem, tiers, near, plan.decisions);
     return std::count(homes.begin(), homes.end(), 1);
@@ -103,7 +104,9 @@ TEST_CASE("homes: the needs of the tiers are known without the device's packing"
     CAPTURE(seed);
     const Graph graph = test::random_graph(seed, 60);
     const auto life = analyzer::lifetimes_of(graph, 64);
-    const auto tiers = analyzer::plan_tiers(test::one_tier(1'000'000'000));
+    const Hardware hardware = test::one_tier(1'000'000'000);
+    const auto tiers = analyzer::plan_tiers(hardware);
+    const auto links = analyzer::ChannelLinks::create(hardware);
     std::vector<std::int64_t> durations;
     for (const Op& op : graph.ops) durations.push_back(static_cast<std::int64_t>(op.duration_ns));
     const std::vector<std::uint8_t> near(graph.storages.size(), 0);
@@ -114,7 +117,7 @@ TEST_CASE("homes: the needs of the tiers are known without the device's packing"
     }
     const analyzer::Problem problem{life, durations, tiers, near, stays};
     const std::uint64_t least = *std::max_element(life.working_set.begin(), life.working_set.end());
-    const auto plan = analyzer::plan({graph, life, tiers, std::nullopt, 2 * least, 0});
+    const auto plan = analyzer::plan({graph, life, tiers, std::nullopt, *links, 2 * least, 0});
     REQUIRE_FALSE(plan.infeasible);
     const auto homes = analyzer::emit_homes(graph, problem, plan.decisions);
     CHECK(homes.home_bytes == plan.draft.home_bytes);

@@ -402,7 +402,8 @@ TEST_CASE(
   const auto life = analyzer::lifetimes_of(graph, 64);
   const std::uint64_t budget = analyzer::peak_unmanaged_bytes(graph) * 6 / 10;
   const auto tiers = analyzer::plan_tiers(hardware);
-  const auto plan = analyzer::plan({graph, life, tiers, std::nullopt, budget,
+  const auto links = analyzer::ChannelLinks::create(hardware);
+  const auto plan = analyzer::plan({graph, life, tiers, std::nullopt, *links, budget,
                                     analyzer::lower_bound_ns(graph, hardware, budget)});
   REQUIRE_FALSE(plan.infeasible);
   REQUIRE(plan.draft.cache_ops.size() > 1000);
@@ -418,7 +419,8 @@ TEST_CASE("planner: a plan says where its step waits") {
   const auto tiers = analyzer::plan_tiers(hardware);
   const auto life = analyzer::lifetimes_of(graph, 64);
   const std::uint64_t budget = analyzer::peak_unmanaged_bytes(graph) / 3;
-  const auto plan = analyzer::plan({graph, life, tiers, std::nullopt, budget, 0});
+  const auto links = analyzer::ChannelLinks::create(hardware);
+  const auto plan = analyzer::plan({graph, life, tiers, std::nullopt, *links, budget, 0});
   REQUIRE_FALSE(plan.infeasible);
   std::int64_t compute_ns = 0;
   for (const Op& op : graph.ops) compute_ns += static_cast<std::int64_t>(op.duration_ns);

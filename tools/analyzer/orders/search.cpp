@@ -45,11 +45,13 @@ std::vector<RunAgain> with_chosen(std::vector<RunAgain> weighed,
 class Search {
  public:
   Search(const Graph& graph, const std::vector<PlanTier>& tiers,
-         const std::optional<PlanTier>& flash, std::uint64_t budget_bytes,
-         std::uint64_t align_bytes, std::uint64_t bound_ns, const Options& options)
+         const std::optional<PlanTier>& flash, const ChannelLinks& links,
+         std::uint64_t budget_bytes, std::uint64_t align_bytes, std::uint64_t bound_ns,
+         const Options& options)
       : graph_(graph),
         tiers_(tiers),
         flash_(flash),
+        links_(links),
         budget_bytes_(budget_bytes),
         align_bytes_(align_bytes),
         bound_ns_(bound_ns),
@@ -97,7 +99,7 @@ class Search {
     return out;
   }
   [[nodiscard]] PlanInput input(const Graph& graph, const Lifetimes& life) const {
-    return {graph, life, tiers_, flash_, budget_bytes_, bound_ns_, enough_ns_};
+    return {graph, life, tiers_, flash_, links_, budget_bytes_, bound_ns_, enough_ns_};
   }
   [[nodiscard]] Arrangement arrangement_of(Trial trial) const {
     Arrangement out{std::move(trial.list),
@@ -213,6 +215,7 @@ class Search {
   const Graph& graph_;
   const std::vector<PlanTier>& tiers_;
   const std::optional<PlanTier>& flash_;
+  const ChannelLinks& links_;
   std::uint64_t budget_bytes_;
   std::uint64_t align_bytes_;
   std::uint64_t bound_ns_;
@@ -232,10 +235,10 @@ class Search {
 }  // namespace
 
 std::vector<Arrangement> search(const Graph& graph, const std::vector<PlanTier>& tiers,
-                                const std::optional<PlanTier>& flash, std::uint64_t budget_bytes,
-                                std::uint64_t align_bytes, std::uint64_t bound_ns,
-                                const Options& options) {
-  return Search(graph, tiers, flash, budget_bytes, align_bytes, bound_ns, options).run();
+                                const std::optional<PlanTier>& flash, const ChannelLinks& links,
+                                std::uint64_t budget_bytes, std::uint64_t align_bytes,
+                                std::uint64_t bound_ns, const Options& options) {
+  return Search(graph, tiers, flash, links, budget_bytes, align_bytes, bound_ns, options).run();
 }
 
 }  // namespace ho::analyzer

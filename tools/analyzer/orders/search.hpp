@@ -9,6 +9,7 @@
 #include "tools/analyzer/plan/planner.hpp"
 #include "tools/analyzer/problem/options.hpp"
 #include "tools/analyzer/problem/problem.hpp"
+#include "tools/simulator/channel_links.hpp"
 
 namespace ho::analyzer {
 
@@ -29,8 +30,9 @@ struct Arrangement {
 [[nodiscard]] std::vector<Arrangement> search(const Graph& graph,
                                               const std::vector<PlanTier>& tiers,
                                               const std::optional<PlanTier>& flash,
-                                              std::uint64_t budget_bytes, std::uint64_t align_bytes,
-                                              std::uint64_t bound_ns, const Options& options);
+                                              const ChannelLinks& links, std::uint64_t budget_bytes,
+                                              std::uint64_t align_bytes, std::uint64_t bound_ns,
+                                              const Options& options);
 
 /// The largest graph of which all kinds of orders are tried.
 inline constexpr std::size_t kRearrangedOpsMax = 20'000;

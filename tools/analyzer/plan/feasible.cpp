@@ -135,7 +135,7 @@ class Enough {
     return kind <= in_.tiers.size() ? schedule::home_tier_name(in_.tiers[kind - 1].tier) : "flash";
   }
   [[nodiscard]] PlanInput input(const Capacities& of) const {
-    return {in_.graph, in_.lifetimes, of.tiers, of.flash, of.budget_bytes, in_.bound_ns};
+    return {in_.graph, in_.lifetimes, of.tiers, of.flash, in_.links, of.budget_bytes, in_.bound_ns};
   }
   [[nodiscard]] bool has_plan(const Capacities& of) const { return has_simple_plan(input(of)); }
   bool raise_to_least();

@@ -4,11 +4,13 @@
 #include <iterator>
 #include <utility>
 
+#include "common/base/check.hpp"
 #include "tools/analyzer/plan/homes.hpp"
-#include "tools/analyzer/plan/timeline.hpp"
 
 namespace ho::analyzer {
 namespace {
+
+using schedule::CacheOpKind;
 
 constexpr Effort kEfforts[] = {
     {.ops_max = 6'000,
@@ -129,8 +131,31 @@ Plan PlanMaker::pack(Decisions decisions, std::uint64_t patience) const {
   if (!staged_) wait_for_latest(in_.lifetimes, out.decisions);
   out.draft = emit(in_.graph, in, out.decisions, {in_.budget_bytes, patience});
   out.tier_of = tier_of_;
-  if (fits(out)) out.step_ns = steady_step_ns(out.draft, in, in_.flash, &out.decisions.stall_ns);
+  if (fits(out)) replay(out);
   return out;
+}
+
+TimedStep::List PlanMaker::timed(const std::vector<schedule::CacheOp>& list) const {
+  TimedStep::List out{list, std::vector<unsigned>(list.size(), 0)};
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const schedule::CacheOp& op = list[i];
+    if (op.kind == CacheOpKind::kDetach) continue;
+    const bool stages = op.kind == CacheOpKind::kStageIn || op.kind == CacheOpKind::kStageOut;
+    const PlanTier& home =
+        op.copy == 0 ? in_.tiers[tier_of_[op.storage.value()]] : in_.tiers.back();
+    out.channel_of[i] =
+        *in_.links.channel(stages ? schedule::HomeTier::kFlash : home.tier, op.kind);
+  }
+  return out;
+}
+
+/// Sets the plan's step and stalls.
+void PlanMaker::replay(Plan& plan) const {
+  auto run = steady_period(
+      {durations_, timed(plan.draft.prologue), timed(plan.draft.cache_ops), {}}, in_.links);
+  HO_CHECK(run.ok());  // else the draft deadlocks
+  plan.step_ns = static_cast<std::int64_t>(run->step_ns);
+  plan.decisions.stall_ns.assign(run->op_stall_ns.begin(), run->op_stall_ns.end());
 }
 
 bool PlanMaker::fits(const Plan& plan) const {

@@ -8,6 +8,7 @@
 #include "tools/analyzer/play/passes.hpp"
 #include "tools/analyzer/play/play.hpp"
 #include "tools/analyzer/problem/problem.hpp"
+#include "tools/simulator/simulate.hpp"
 
 namespace ho::analyzer {
 
@@ -69,6 +70,9 @@ class PlanMaker {
   [[nodiscard]] bool fits(const Plan& plan) const;
 
  private:
+  [[nodiscard]] TimedStep::List timed(const std::vector<schedule::CacheOp>& list) const;
+  void replay(Plan& plan) const;
+
   const PlanInput& in_;
   const Effort& effort_;
   std::vector<std::int64_t> durations_;

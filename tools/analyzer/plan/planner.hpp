@@ -10,6 +10,7 @@
 #include "tools/analyzer/problem/decisions.hpp"
 #include "tools/analyzer/problem/options.hpp"
 #include "tools/analyzer/problem/problem.hpp"
+#include "tools/simulator/channel_links.hpp"
 
 namespace ho::analyzer {
 
@@ -20,7 +21,7 @@ struct Plan {
   std::vector<std::uint8_t> tier_of;       ///< per storage
   std::vector<HomeCause> home_causes;      ///< per storage
   std::int64_t near_first_ns = INT64_MAX;  ///< the step before homes were moved for their links
-  std::int64_t step_ns = INT64_MAX;
+  std::int64_t step_ns = INT64_MAX;        ///< its steady period in the simulator
   std::optional<Infeasible> infeasible;
 };
 
@@ -37,6 +38,7 @@ struct PlanInput {
   const Lifetimes& lifetimes;
   const std::vector<PlanTier>& tiers;
   const std::optional<PlanTier>& flash;
+  const ChannelLinks& links;  ///< the machine's
   std::uint64_t budget_bytes = 0;
   std::uint64_t bound_ns = 0;  ///< planning ends early this close to it
   /// Any plan whose step is this short will do, no other one will, and a refusal needs no advice.
