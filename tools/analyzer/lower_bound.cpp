@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "tools/analyzer/analyzer.hpp"
+#include "tools/analyzer/problem/least_traffic.hpp"
 #include "tools/analyzer/problem/liveness.hpp"
 #include "tools/analyzer/problem/problem.hpp"
 
@@ -17,12 +18,11 @@ constexpr std::size_t kPairsMax = 12'000'000;
 class Bound {
  public:
   Bound(const Lifetimes& life, const Graph& graph, std::uint64_t budget_bytes)
-      : life_(life), n_(life.positions) {
+      : life_(life), n_(life.positions), excess_(excess_of(life, graph, budget_bytes)) {
     begin_.assign(std::size_t{n_} * 2 + 1, 0);
     for (std::size_t p = 0; p < std::size_t{n_} * 2; ++p) {
       begin_[p + 1] = begin_[p] + static_cast<double>(graph.ops[p % n_].duration_ns);
     }
-    find_excess(graph, budget_bytes);
   }
 
   /// Stall per step that every schedule has, given total link rates in bytes per ns (0: no link).
@@ -34,14 +34,7 @@ class Bound {
     std::uint32_t to;
     double stall;
   };
-  /// Positions at which the value of a gap may be missing, both included.
-  struct Absence {
-    std::uint32_t first;
-    std::uint32_t last;
-    std::uint32_t gap;
-  };
   using Timed = std::vector<std::pair<std::uint32_t, double>>;  ///< by a distance: bytes
-  void find_excess(const Graph& graph, std::uint64_t budget_bytes);
   /// Positions beyond the budget, or the fullest ones of them.
   [[nodiscard]] std::vector<std::uint32_t> peaks();
   void windows_of(std::uint32_t m, double read_rate, double write_rate);
@@ -50,51 +43,13 @@ class Bound {
 
   const Lifetimes& life_;
   std::uint32_t n_;
-  std::vector<double> begin_;      // compute time before each position, over two steps
-  std::vector<double> excess_;     // E_m
-  std::vector<Absence> absences_;  // by first position
-  std::vector<Absence> active_;    // those at the position that is looked at
-  Timed due_;                      // scratch: by next use, 1 .. N positions away
-  Timed stored_;                   // scratch: by age of the value, 1 .. N positions
+  Excess excess_;
+  std::vector<double> begin_;    // compute time before each position, over two steps
+  std::vector<Absence> active_;  // those at the position that is looked at
+  Timed due_;                    // scratch: by next use, 1 .. N positions away
+  Timed stored_;                 // scratch: by age of the value, 1 .. N positions
   std::vector<Window> windows_;
 };
-
-void Bound::find_excess(const Graph& graph, std::uint64_t budget_bytes) {
-  std::vector<double> change(std::size_t{n_} + 1, 0);
-  const auto add = [&](std::int64_t first, std::int64_t last, double bytes) {
-    if (first > last) return;
-    change[static_cast<std::size_t>(first)] += bytes;
-    change[static_cast<std::size_t>(last) + 1] -= bytes;
-  };
-  for (std::uint32_t s = 0; s < life_.bytes.size(); ++s) {
-    const auto bytes = static_cast<double>(life_.bytes[s]);
-    for (const AccessPoint& point : life_.accesses_of(s))
-      add(point.position, point.position, bytes);
-    for (std::uint32_t g = life_.gap_begin[s]; g < life_.gap_begin[s + 1]; ++g) {
-      const Gap& gap = life_.gaps[g];
-      if (gap.dead || gap.to <= gap.from + 1) continue;
-      const bool may_leave = gap.mandatory || (!graph.storages[s].pinned &&
-                                               graph.storages[s].hint != OffloadHint::kNever);
-      const auto inside = [&](std::int64_t first, std::int64_t last) {
-        if (first > last) return;
-        add(first, last, bytes);
-        if (!may_leave) return;
-        absences_.push_back(
-            {static_cast<std::uint32_t>(first), static_cast<std::uint32_t>(last), g});
-      };
-      inside(gap.from + 1, gap.wraps ? n_ - 1 : gap.to - 1);
-      if (gap.wraps) inside(0, gap.to - n_ - 1);
-    }
-  }
-  std::sort(absences_.begin(), absences_.end(),
-            [](const Absence& a, const Absence& b) { return a.first < b.first; });
-  excess_.resize(n_);
-  double sum = 0;
-  for (std::uint32_t p = 0; p < n_; ++p) {
-    sum += change[p];
-    excess_[p] = sum - static_cast<double>(budget_bytes);
-  }
-}
 
 void Bound::keep(std::uint32_t from, std::uint32_t to, double stall) {
   if (stall > 0) windows_.push_back({from, to, stall});
@@ -120,7 +75,7 @@ void Bound::windows_of(std::uint32_t m, double read_rate, double write_rate) {
   }
   std::sort(due_.begin(), due_.end());
   std::sort(stored_.begin(), stored_.end());
-  const double excess = excess_[m];
+  const double excess = excess_.bytes[m];
   double later = absent;
   double best = 0;
   for (const auto& [d, bytes] : due_) {
@@ -164,10 +119,10 @@ double Bound::disjoint_sum(std::uint32_t cut) const {
 std::vector<std::uint32_t> Bound::peaks() {
   std::vector<std::uint32_t> all;
   for (std::uint32_t m = 0; m < n_; ++m) {
-    if (excess_[m] > 0) all.push_back(m);
+    if (excess_.bytes[m] > 0) all.push_back(m);
   }
   std::size_t covered = 1;
-  for (const Absence& each : absences_) covered += each.last - each.first + 1;
+  for (const Absence& each : excess_.absences) covered += each.last - each.first + 1;
   const std::size_t most = std::max<std::size_t>(4, kPairsMax / (covered / n_ + 1));
   if (all.size() <= most) return all;
   // The fullest position of each of `most` equal stretches.
@@ -176,16 +131,17 @@ std::vector<std::uint32_t> Bound::peaks() {
   for (std::size_t i = 0; i < all.size(); i += stretch) {
     const auto first = all.begin() + static_cast<std::ptrdiff_t>(i);
     const auto last = all.begin() + static_cast<std::ptrdiff_t>(std::min(all.size(), i + stretch));
-    chosen.push_back(*std::max_element(
-        first, last, [&](std::uint32_t a, std::uint32_t b) { return excess_[a] < excess_[b]; }));
+    chosen.push_back(*std::max_element(first, last, [&](std::uint32_t a, std::uint32_t b) {
+      return excess_.bytes[a] < excess_.bytes[b];
+    }));
   }
   return chosen;
 }
 
 double Bound::stall_ns(double read_rate, double write_rate) {
-  auto next = absences_.begin();
+  auto next = excess_.absences.begin();
   for (const std::uint32_t m : peaks()) {
-    for (; next != absences_.end() && next->first <= m; ++next) active_.push_back(*next);
+    for (; next != excess_.absences.end() && next->first <= m; ++next) active_.push_back(*next);
     std::erase_if(active_, [m](const Absence& each) { return each.last < m; });
     windows_of(m, read_rate, write_rate);
   }
@@ -232,7 +188,15 @@ std::uint64_t lower_bound_ns(const Graph& graph, const Hardware& hardware,
   };
   Links all;
   for (const PlanTier& tier : tiers) all.add(tier.read, tier.write);
-  double stall = stall_ns(device_budget_bytes, within_port(all, hardware));
+  const Links total = within_port(all, hardware);
+  double stall = stall_ns(device_budget_bytes, total);
+  // Whenever they move, all bytes of a step cross the links within it.
+  const Traffic traffic = least_traffic(life, graph, device_budget_bytes);
+  const auto beyond = [&](double bytes, double rate) {
+    return rate > 0 ? bytes / rate - static_cast<double>(compute) : 0;
+  };
+  stall = std::max(
+      {stall, beyond(traffic.read_bytes, total.read), beyond(traffic.write_bytes, total.write)});
   std::uint64_t above_bytes = device_budget_bytes;
   for (const PlanTier& tier : tiers) above_bytes += tier.capacity_bytes;
   for (const PlanTier& tier : tiers) {

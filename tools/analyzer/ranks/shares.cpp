@@ -5,7 +5,8 @@
 #include <string>
 
 #include "common/base/check.hpp"
-#include "tools/analyzer/analyzer.hpp"
+#include "tools/analyzer/problem/least_traffic.hpp"
+#include "tools/analyzer/problem/liveness.hpp"
 
 namespace ho::analyzer {
 
@@ -26,25 +27,11 @@ void limit(std::optional<Link>& port, std::uint64_t bytes_per_s) {
   limit(*port, bytes_per_s);
 }
 
-/// The graph as the schedule runs it, with ops that take no time.
-Graph in_no_time(const Graph& graph, const schedule::Schedule* schedule) {
+/// The graph as the schedule runs it.
+Graph in_order_of(const Graph& graph, const schedule::Schedule& schedule) {
   Graph out;
   out.storages = graph.storages;
-  if (schedule == nullptr) {
-    out.ops = graph.ops;
-  } else {
-    for (const auto& at : schedule->positions) out.ops.push_back(graph.ops[at.op.value()]);
-  }
-  for (Op& op : out.ops) op.duration_ns = 0;
-  return out;
-}
-
-/// A machine on which only one direction takes time: a nanosecond per byte.
-Hardware byte_counter(bool reads) {
-  Hardware out;
-  TierSpec tier;
-  (reads ? tier.read : tier.write).bytes_per_s = 1'000'000'000;
-  out.local_ddr = tier;
+  for (const auto& at : schedule.positions) out.ops.push_back(graph.ops[at.op.value()]);
   return out;
 }
 
@@ -108,13 +95,13 @@ Hardware for_one(const Hardware& hardware, std::size_t rank, const std::vector<L
 }
 
 LinkShare least_bytes(const Graph& graph, const schedule::Schedule& schedule) {
-  const auto count = [&](bool reads) {
-    const auto bytes = [&](const Graph& steps) {
-      return lower_bound_ns(steps, byte_counter(reads), schedule.device_budget_bytes);
-    };
-    return std::min(bytes(in_no_time(graph, nullptr)), bytes(in_no_time(graph, &schedule)));
+  const auto of = [&](const Graph& steps) {
+    return least_traffic(lifetimes_of(steps, 1), steps, schedule.device_budget_bytes);
   };
-  return {count(true), count(false)};
+  const Traffic given = of(graph);
+  const Traffic chosen = of(in_order_of(graph, schedule));
+  return {static_cast<std::uint64_t>(std::min(given.read_bytes, chosen.read_bytes)),
+          static_cast<std::uint64_t>(std::min(given.write_bytes, chosen.write_bytes))};
 }
 
 }  // namespace ho::analyzer

@@ -38,7 +38,7 @@ struct LinkShare {
                                const std::vector<LinkShare>& shares);
 
 /// The bytes that any plan of a step must fetch to the device and write back from it, in the
-/// graph's order or that of `schedule`, whichever needs less. By the argument of lower_bound_ns().
+/// graph's order or that of `schedule`, whichever needs less.
 [[nodiscard]] LinkShare least_bytes(const Graph& graph, const schedule::Schedule& schedule);
 
 }  // namespace ho::analyzer

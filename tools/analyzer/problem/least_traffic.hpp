@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "common/model/graph.hpp"
+#include "tools/analyzer/problem/liveness.hpp"
+
+namespace ho::analyzer {
+
+/// Positions of a step at which the value of a gap may be missing, both included. A gap that wraps
+/// has two.
+struct Absence {
+  std::uint32_t first = 0;
+  std::uint32_t last = 0;
+  std::uint32_t gap = 0;
+};
+
+/// What a step needs beyond its budget. README.md has the argument, "The lower bound".
+struct Excess {
+  std::vector<double> bytes;      ///< per position: E_m
+  std::vector<Absence> absences;  ///< by first position
+};
+[[nodiscard]] Excess excess_of(const Lifetimes& life, const Graph& graph,
+                               std::uint64_t budget_bytes);
+
+/// Bytes that a step moves in each direction at least, whenever it moves them.
+struct Traffic {
+  double read_bytes = 0;
+  double write_bytes = 0;
+};
+/// The optimum of a linear program: at each position values in gaps are missing to the extent of
+/// the excess; what is missing of a value is read once for each gap, and written once however many
+/// gaps it has. Values may be missing in part.
+/// Cost: O(S log S), S = gaps and positions of up to 64 steps, 4 million at most beyond 4 steps.
+[[nodiscard]] Traffic least_traffic(const Lifetimes& life, const Graph& graph,
+                                    std::uint64_t budget_bytes);
+
+}  // namespace ho::analyzer
