@@ -22,8 +22,9 @@ inline constexpr std::uint64_t kObjectPieceBytes = std::uint64_t{1} << 20U;
 ///
 ///   kRows  1 MiB: the outermost side that is not 1. The stored tile has the order of the tile.
 ///   kGrid  a 256th of the tile, but 64 KiB to 1 MiB: the side that was halved the least, of these
-///          the outermost, among those whose halving leaves runs of 256 bytes in the tile. A reader
-///          under any layout fetches little more than it needs; both sides copy once more.
+///          the outermost, among those whose halving leaves runs of 256 bytes in the tile. Readers
+///          of parts of rows fetch little more than these of tiles of some MiB; both sides copy
+///          once more.
 class ChunkGrid {
  public:
   /// @pre the tile's box has 1 to 8 dimensions; element_bytes is 1 to 1024. An empty tile has no

@@ -183,22 +183,22 @@ Result<Publisher::Slot*> Publisher::free_slot() {
                                 options_.name + " open");
 }
 
-Result<void> Publisher::publish(std::uint64_t version) {
+Result<void> Publisher::publish(std::uint64_t version, std::uint64_t run) {
   if (version <= last_version_) {
     return Error(Errc::kInvalidArgument,
                  "version " + std::to_string(version) + " is not above the last one");
   }
   const NodeSession& node = pool_.nodes()[node_.value()];
-  auto done = try_publish(version);
+  auto done = try_publish(version, run);
   for (int i = 0; i < kRestartRetries && !done; ++i) {
     // Its daemon ended meanwhile, and the next one has the memory.
     if (done.error().code() != Errc::kUnavailable || !node.fault->resumable()) break;
-    done = try_publish(version);
+    done = try_publish(version, run);
   }
   return done;
 }
 
-Result<void> Publisher::try_publish(std::uint64_t version) {
+Result<void> Publisher::try_publish(std::uint64_t version, std::uint64_t run) {
   Slot* slot = nullptr;
   {
     const std::lock_guard lock(mutex_);
@@ -213,15 +213,15 @@ Result<void> Publisher::try_publish(std::uint64_t version) {
     slot = *free;
   }
   // Not announced, so nobody else looks at it.
-  const ObjectPartId id{options_.name, version, options_.run, manifest_.part};
+  const ObjectPartId id{options_.name, version, run, manifest_.part};
   if (auto ok = put(*slot, id); !ok) return ok.error();
-  return make_visible(*slot, version);
+  return make_visible(*slot, id);
 }
 
-Result<void> Publisher::make_visible(Slot& slot, std::uint64_t version) {
+Result<void> Publisher::make_visible(Slot& slot, const ObjectPartId& id) {
   const std::lock_guard lock(mutex_);
   ObjectPart& part = slot.part;
-  part.id = {options_.name, version, options_.run, manifest_.part};
+  part.id = id;
   part.parts = parts_;
   part.description = description_;
   part.segments.clear();
@@ -236,11 +236,11 @@ Result<void> Publisher::make_visible(Slot& slot, std::uint64_t version) {
   if (auto ok = announce(part); !ok) {
     // It may have been heard all the same: the number is used up, and the slot is dropped first.
     slot.announced = ok.error().code() != Errc::kAlreadyExists;
-    if (slot.announced) last_version_ = version;
+    if (slot.announced) last_version_ = id.version;
     return ok.error();
   }
   slot.announced = slot.heard = true;
-  last_version_ = version;
+  last_version_ = id.version;
   return {};
 }
 

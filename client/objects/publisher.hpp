@@ -57,7 +57,11 @@ class Publisher {
   /// @return kInvalidArgument: not above the last one; kBusy: readers have all kept versions open;
   /// kAlreadyExists: another run has this version; kUnavailable, kDeadline: the node is lost, or
   /// silent: then the version may be visible all the same, and its number is used up.
-  [[nodiscard]] Result<void> publish(std::uint64_t version);
+  [[nodiscard]] Result<void> publish(std::uint64_t version) {
+    return publish(version, options_.run);
+  }
+  /// The same, as a part of another run's version.
+  [[nodiscard]] Result<void> publish(std::uint64_t version, std::uint64_t run);
 
   [[nodiscard]] std::uint64_t part_bytes() const { return slot_bytes_; }
 
@@ -77,14 +81,14 @@ class Publisher {
   Publisher(Pool& pool, const Options& options);
   [[nodiscard]] Result<void> lay_out();
   [[nodiscard]] Result<void> allocate();
-  [[nodiscard]] Result<void> try_publish(std::uint64_t version);
+  [[nodiscard]] Result<void> try_publish(std::uint64_t version, std::uint64_t run);
   [[nodiscard]] Result<Slot*> free_slot();
   [[nodiscard]] Result<void> put(const Slot& slot, const ObjectPartId& id);
   [[nodiscard]] Result<void> put_tile(TransferWindow& window, const Slot& slot,
                                       const ObjectPartId& id, std::size_t tensor);
   [[nodiscard]] std::byte* gather(std::size_t tensor, std::size_t begin, std::size_t end);
   void announce_again();
-  [[nodiscard]] Result<void> make_visible(Slot& slot, std::uint64_t version);
+  [[nodiscard]] Result<void> make_visible(Slot& slot, const ObjectPartId& id);
   [[nodiscard]] Result<void> announce(const ObjectPart& part);
 
   Pool& pool_;

@@ -73,7 +73,11 @@ Result<ReadPlan> plan_read(const layout::Mesh& mesh, const std::vector<ObjectTen
   const auto reader = position_of(to, rank);
   if (!reader) return reader.error();
   std::unordered_map<std::string, std::size_t> by_name;
-  for (std::size_t i = 0; i < tensors.size(); ++i) by_name.emplace(tensors[i].name, i);
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (!by_name.emplace(tensors[i].name, i).second) {
+      return Error(Errc::kCorrupt, "the object has two tensors \"" + tensors[i].name + "\"");
+    }
+  }
   ReadPlan out;
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     const auto named = by_name.find(wanted[i].name);
@@ -93,19 +97,7 @@ Result<ReadPlan> plan_read(const layout::Mesh& mesh, const std::vector<ObjectTen
     const auto boxes = layout::regions(into->mesh, into->layout, tensor.shape);
     if (!boxes) return boxes.error().at(tensor.name);
     const layout::Box& own = (*boxes)[*reader];
-    std::uint64_t bytes = 0;
-    for (std::size_t position = 0; position < held->size(); ++position) {
-      const layout::Box part = intersection((*held)[position], own);
-      // Equal tiles are stored once; the stored ones have nothing in common.
-      if (part.empty() || holder_of(*from, position) != position) continue;
-      bytes += part.elements() * tensor.element_bytes;
-      TileRead& tile = out.tiles.emplace_back();
-      tile.position = position;
-      tile.tensor = named->second;
-      tile.wanted = i;
-      add_chunks(tile, (*held)[position], part, own, tensor.element_bytes, chunking);
-      for (const ChunkRead& chunk : tile.chunks) out.fetched_bytes += chunk.length_bytes;
-    }
+    const std::uint64_t bytes = own.elements() * tensor.element_bytes;
     if (bytes != wanted[i].memory_bytes) {
       return Error(Errc::kInvalidArgument, "tensor \"" + tensor.name + "\": rank " +
                                                std::to_string(rank) + " has " +
@@ -113,6 +105,17 @@ Result<ReadPlan> plan_read(const layout::Mesh& mesh, const std::vector<ObjectTen
                                                std::to_string(wanted[i].memory_bytes));
     }
     out.needed_bytes += bytes;
+    for (std::size_t position = 0; position < held->size(); ++position) {
+      const layout::Box part = intersection((*held)[position], own);
+      // Equal tiles are stored once; the stored ones have nothing in common.
+      if (part.empty() || holder_of(*from, position) != position) continue;
+      TileRead& tile = out.tiles.emplace_back();
+      tile.position = position;
+      tile.tensor = named->second;
+      tile.wanted = i;
+      add_chunks(tile, (*held)[position], part, own, tensor.element_bytes, chunking);
+      for (const ChunkRead& chunk : tile.chunks) out.fetched_bytes += chunk.length_bytes;
+    }
   }
   return out;
 }

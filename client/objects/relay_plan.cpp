@@ -53,16 +53,20 @@ std::string sub_mesh(const layout::Mesh& mesh, std::size_t position, const Axes&
   return sizes + ":" + names_of(mesh, axes) + ranks;
 }
 
+layout::Shape shape_of(const layout::Box& box) {
+  layout::Shape out;
+  for (const layout::Interval& side : box.intervals()) out.push_back(side.size());
+  return out;
+}
+
 /// The part of `whole` that a place in a mesh has by a layout of that mesh.
-Result<layout::Box> part_of(const layout::Box& whole, const std::string& mesh_text,
+Result<layout::Box> divided(const layout::Box& whole, const std::string& mesh_text,
                             const std::string& layout_text, std::size_t place) {
   const auto mesh = layout::parse_mesh(mesh_text);
   if (!mesh) return mesh.error();
   const auto layout = layout::parse_layout(layout_text, *mesh);
   if (!layout) return layout.error();
-  layout::Shape shape;
-  for (const layout::Interval& side : whole.intervals()) shape.push_back(side.size());
-  auto boxes = layout::regions(*mesh, *layout, shape);
+  auto boxes = layout::regions(*mesh, *layout, shape_of(whole));
   if (!boxes) return boxes.error();
   layout::Box out = (*boxes)[place];
   for (std::size_t d = 0; d < out.dimensions; ++d) {
@@ -78,12 +82,6 @@ TileRange range_in(const layout::Box& tile, const layout::Box& part, std::uint64
   const std::uint64_t bytes = part.elements() * element_bytes;
   const std::uint64_t row_bytes = bytes / part.sides[0].size();
   return {(part.sides[0].begin - tile.sides[0].begin) * row_bytes, bytes};
-}
-
-layout::Shape shape_of(const layout::Box& box) {
-  layout::Shape out;
-  for (const layout::Interval& side : box.intervals()) out.push_back(side.size());
-  return out;
 }
 
 }  // namespace
@@ -131,7 +129,7 @@ Result<RelayPlan> plan_relays(const layout::Mesh& mesh, std::size_t position,
     if (!boxes) return boxes.error().at(tensor.name);
     const layout::Box& tile = (*boxes)[position];
     const std::vector<Axes>& dimensions = placed->layout.dimensions;
-    Axes divided = dimensions.front();
+    Axes first_axes = dimensions.front();
     layout::Box box = tile;  // what the rank has after the step
     for (std::size_t s = steps.size(); s-- > 0;) {
       const bool used = std::any_of(steps[s].begin(), steps[s].end(), [&](std::uint32_t axis) {
@@ -139,23 +137,25 @@ Result<RelayPlan> plan_relays(const layout::Mesh& mesh, std::size_t position,
           return std::find(one.begin(), one.end(), axis) != one.end();
         });
       });
+      std::size_t ranks = 1;
+      for (const std::uint32_t axis : steps[s]) ranks *= mesh.axes[axis].size;
       // A tile without elements is one in all ranks of the step.
-      if (used || box.empty()) continue;
+      if (used || box.empty() || ranks == 1) continue;
       RelayedTensor& relayed = out.steps[s].tensors.emplace_back();
       relayed.wanted = i;
       relayed.tensor = tensor;
       relayed.tensor.shape = shape_of(box);
       relayed.tensor.layout = first_divided(names_of(mesh, steps[s]), tensor.shape.size());
       const auto part =
-          part_of(box, out.steps[s].mesh, relayed.tensor.layout, out.steps[s].position);
+          divided(box, out.steps[s].mesh, relayed.tensor.layout, out.steps[s].position);
       if (!part) return part.error().at(tensor.name);
       relayed.after = range_in(tile, box, tensor.element_bytes);
       relayed.before = range_in(tile, *part, tensor.element_bytes);
-      divided.insert(divided.end(), steps[s].begin(), steps[s].end());
+      first_axes.insert(first_axes.end(), steps[s].begin(), steps[s].end());
       box = *part;
     }
     RelayPlan::First& first = out.first.emplace_back();
-    first.layout = names_of(mesh, divided);
+    first.layout = names_of(mesh, first_axes);
     for (std::size_t d = 1; d < dimensions.size(); ++d) {
       first.layout += ";" + names_of(mesh, dimensions[d]);
     }

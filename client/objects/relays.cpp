@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdio>
+#include <set>
 #include <span>
 #include <thread>
 #include <utility>
@@ -14,29 +15,35 @@ namespace ho::client {
 
 namespace {
 
-/// How long a rank waits for the parts of the others; less if they did not come several times.
+/// How long a rank waits for the others in a step, for room and for their parts. After several
+/// reads to which they did not come it waits less, but as long as before in one of kPatientReads.
 constexpr Duration kPatience = std::chrono::seconds(2);
 constexpr Duration kPatienceLost = std::chrono::milliseconds(100);
 constexpr std::uint32_t kMissesMax = 3;
+constexpr std::uint32_t kPatientReads = 8;
 constexpr Duration kPause = std::chrono::milliseconds(1);
 constexpr std::size_t kNameBytesMax = 255;
 constexpr const char* kSuffix = "/relay-";
 /// The suffix, a step's number and 16 digits.
 constexpr std::size_t kSuffixBytes = 32;
 
-/// Ranks of a step call their object by the same name, and no others do. Another run of the
-/// publisher may use its versions' numbers again, so its relays have other names.
-std::string relay_name(const std::string& name, std::uint64_t source_run, std::uint64_t run,
-                       std::size_t number, const std::string& mesh) {
-  const std::string group = std::to_string(source_run) + " " + std::to_string(run) + " " + mesh;
+std::uint64_t mixed(const std::string& text) {
+  return checksum64(std::as_bytes(std::span(text.data(), text.size())));
+}
+
+/// Ranks of a step call their object by the same name, and no others do.
+std::string relay_name(const std::string& name, std::uint64_t run, std::size_t number,
+                       const std::string& mesh, const std::vector<ObjectTensor>& tensors) {
+  const ObjectChecksum what = description_of(mesh, tensors, Chunking::kRows);
+  const std::string group =
+      std::to_string(run) + " " + std::to_string(what[0]) + " " + std::to_string(what[1]);
   std::array<char, 17> digits{};
   std::snprintf(digits.data(), digits.size(), "%016llx",
-                static_cast<unsigned long long>(
-                    checksum64(std::as_bytes(std::span(group.data(), group.size())))));
+                static_cast<unsigned long long>(mixed(group)));
   return name + kSuffix + std::to_string(number) + "-" + digits.data();
 }
 
-ObjectMemory part_of(const ObjectMemory& tile, const TileRange& range) {
+ObjectMemory memory_of(const ObjectMemory& tile, const TileRange& range) {
   ObjectMemory out;
   out.bytes = range.length_bytes;
   if (out.bytes == 0) return out;
@@ -54,8 +61,16 @@ Result<std::unique_ptr<Relays>> Relays::create(Pool& pool, Subscriber& whole,
     return Error(Errc::kInvalidArgument,
                  "run is 0: ranks that relay share one number, which no other run has");
   }
+  if (options.versions == 0 || options.versions > Publisher::kVersionsMax) {
+    return Error(Errc::kInvalidArgument, "versions: 1 to 1024");
+  }
   if (whole.options().name.size() + kSuffixBytes > kNameBytesMax) {
-    return Error(Errc::kInvalidArgument, "name: more than 223 bytes of an object with relays");
+    return Error(Errc::kInvalidArgument, "name: with relays it has at most 223 bytes");
+  }
+  std::set<std::string> names;
+  for (const WantedTensor& wanted : whole.options().tensors) {
+    if (names.insert(wanted.name).second) continue;
+    return Error(Errc::kInvalidArgument, "with relays, tensors need names of their own");
   }
   return std::unique_ptr<Relays>(new Relays(pool, whole, options));
 }
@@ -64,11 +79,14 @@ std::uint64_t Relays::fetched_bytes() const {
   return first_ == nullptr ? 0 : first_->plan().fetched_bytes;
 }
 
-/// Plans for the object's tensors, again where they have changed.
+/// Plans for the object's tensors, again where they have changed. A version whose number was used
+/// before, for other bytes or below a higher one, cannot follow in the same objects.
 Result<void> Relays::prepare() {
-  if (plan_ == whole_.plan_number() && source_run_ == whole_.run()) return {};
+  const std::uint64_t version = whole_.version();
+  const bool follows =
+      version > version_ || (version == version_ && whole_.identity() == identity_);
+  if (plan_ == whole_.plan_number() && follows) return {};
   plan_ = 0;
-  source_run_ = whole_.run();
   first_.reset();
   steps_.clear();
   const Subscriber::Options& reader = whole_.options();
@@ -92,7 +110,7 @@ Result<void> Relays::prepare() {
   own.memory.clear();
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     own.tensors[i].layout = plan->first[i].layout;
-    own.memory.push_back(part_of(whole_.memory(i), plan->first[i].range));
+    own.memory.push_back(memory_of(whole_.memory(i), plan->first[i].range));
     own.tensors[i].memory_bytes = own.memory.back().bytes;
   }
   auto first = Subscriber::create(pool_, own);
@@ -111,7 +129,6 @@ Result<void> Relays::prepare() {
 Result<Relays::Step> Relays::make_step(const RelayStep& plan, std::size_t number) {
   const Subscriber::Options& reader = whole_.options();
   Publisher::Options give;
-  give.name = relay_name(reader.name, source_run_, options_.run, number, plan.mesh);
   give.secret = reader.secret;
   give.mesh = plan.mesh;
   give.rank = reader.rank;
@@ -119,7 +136,6 @@ Result<Relays::Step> Relays::make_step(const RelayStep& plan, std::size_t number
   give.versions = options_.versions;
   give.link_bytes_per_s = reader.link_bytes_per_s;
   Subscriber::Options take;
-  take.name = give.name;
   take.secret = give.secret;
   take.mesh = give.mesh;
   take.rank = give.rank;
@@ -128,13 +144,15 @@ Result<Relays::Step> Relays::make_step(const RelayStep& plan, std::size_t number
   for (const RelayedTensor& one : plan.tensors) {
     const ObjectMemory& tile = whole_.memory(one.wanted);
     give.tensors.push_back(one.tensor);
-    give.memory.push_back(part_of(tile, one.before));
+    give.memory.push_back(memory_of(tile, one.before));
     WantedTensor wanted;
     wanted.name = one.tensor.name;
     wanted.memory_bytes = one.after.length_bytes;
     take.tensors.push_back(std::move(wanted));
-    take.memory.push_back(part_of(tile, one.after));
+    take.memory.push_back(memory_of(tile, one.after));
   }
+  give.name = relay_name(reader.name, options_.run, number, plan.mesh, give.tensors);
+  take.name = give.name;
   Step out;
   auto publisher = Publisher::create(pool_, give);
   if (!publisher) return publisher.error().at(give.name);
@@ -165,34 +183,42 @@ Result<void> Relays::read() {
 
 Result<void> Relays::try_read() {
   if (auto ok = prepare(); !ok) return ok;
-  const std::uint64_t version = whole_.version();
-  const auto read = [&](Subscriber& from, Duration timeout) -> Result<void> {
-    if (auto found = from.acquire({version, version}, timeout); !found) return found.error();
-    if (&from == first_.get() && from.run() != source_run_) {
-      return Error(Errc::kNotFound, "the publisher of this version has ended");
-    }
-    auto done = from.read();
-    from.release();
-    return done;
-  };
+  const bool again = version_ == whole_.version();
+  version_ = whole_.version();
+  identity_ = whole_.identity();
   if (auto ok = read(*first_, Duration(0)); !ok) return ok;
+  const bool patient = missed_ < kMissesMax || missed_ % kPatientReads == 0;
   for (Step& step : steps_) {
-    if (auto ok = publish(step, version); !ok) return ok;
-    if (auto ok = read(*step.subscriber, missed_ < kMissesMax ? kPatience : kPatienceLost); !ok) {
-      return ok;
-    }
+    const auto published = publish(step);
+    // A version that is read once more may be there.
+    const bool there = again && !published && published.error().code() == Errc::kInvalidArgument;
+    if (!published && !there) return published;
+    if (auto ok = read(*step.subscriber, patient ? kPatience : kPatienceLost); !ok) return ok;
   }
   return {};
 }
 
-/// Waits while ranks that are behind have all kept versions open.
-Result<void> Relays::publish(Step& step, std::uint64_t version) {
-  if (step.published == version) return {};  // it was read before
+/// Reads the version that is open.
+Result<void> Relays::read(Subscriber& from, Duration timeout) {
+  if (auto found = from.acquire({version_, version_}, timeout); !found) return found.error();
+  const bool same = &from != first_.get() || from.identity() == identity_;
+  auto done =
+      same ? from.read() : Result<void>(Error(Errc::kNotFound, "the version was published again"));
+  from.release();
+  return done;
+}
+
+/// Waits while ranks that are behind have all kept versions open, or an older one of the number.
+/// Only parts of equal versions come together: their run depends on what each rank has open.
+Result<void> Relays::publish(Step& step) {
+  const std::uint64_t run =
+      mixed(std::to_string(options_.run) + " " + std::to_string(identity_)) | 1U;
   const TimePoint end = clock_.now() + kPatience;
   while (true) {
-    auto done = step.publisher->publish(version);
-    if (done) step.published = version;
-    if (done || done.error().code() != Errc::kBusy || clock_.now() >= end) return done;
+    auto done = step.publisher->publish(version_, run);
+    const bool behind = !done && (done.error().code() == Errc::kBusy ||
+                                  done.error().code() == Errc::kAlreadyExists);
+    if (!behind || clock_.now() >= end) return done;
     std::this_thread::sleep_for(kPause);
   }
 }

@@ -55,22 +55,23 @@ class Relays {
   struct Step {
     std::unique_ptr<Publisher> publisher;
     std::unique_ptr<Subscriber> subscriber;
-    std::uint64_t published = 0;  ///< the last version; 0: none
   };
 
   Relays(Pool& pool, Subscriber& whole, const Options& options) noexcept
       : pool_(pool), whole_(whole), options_(options) {}
   [[nodiscard]] Result<void> prepare();
+  [[nodiscard]] Result<void> read(Subscriber& from, Duration timeout);
   [[nodiscard]] Result<Step> make_step(const RelayStep& plan, std::size_t number);
   [[nodiscard]] Result<void> try_read();
-  [[nodiscard]] Result<void> publish(Step& step, std::uint64_t version);
+  [[nodiscard]] Result<void> publish(Step& step);
 
   Pool& pool_;
   Subscriber& whole_;
   const Options options_;
   SteadyClock clock_;
   std::uint64_t plan_ = 0;             ///< the subscriber's, that what follows is for; 0: none
-  std::uint64_t source_run_ = 0;       ///< the publisher's, likewise
+  std::uint64_t version_ = 0;          ///< that was read last, and may be published; 0: none
+  std::uint64_t identity_ = 0;         ///< likewise
   std::unique_ptr<Subscriber> first_;  ///< this rank's own part
   std::vector<Step> steps_;            ///< in which this rank shares tiles
   std::uint64_t relayed_ = 0;

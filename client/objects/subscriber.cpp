@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 #include <set>
+#include <span>
 #include <thread>
 #include <tuple>
 
@@ -30,6 +31,15 @@ struct Subscriber::Fetch {
   const PieceRead* piece = nullptr;
   std::byte* bytes = nullptr;  ///< where it arrives
 };
+
+/// By the checksums of all parts' manifests, which have those of all bytes.
+std::uint64_t Subscriber::identity_of(const Version& version) {
+  std::vector<std::uint64_t> all{version.front().part.id.run};
+  for (const Found& found : version) {
+    all.insert(all.end(), found.part.manifest.begin(), found.part.manifest.end());
+  }
+  return checksum64(std::as_bytes(std::span(all)));
+}
 
 Subscriber::Subscriber(Pool& pool, const Options& options, layout::Mesh mesh)
     : pool_(pool), options_(options), reader_mesh_(std::move(mesh)), memory_(pool), bounce_(pool) {}
@@ -142,6 +152,7 @@ Result<void> Subscriber::open(const Version& version) {
     if (auto ok = check_tiles(held, position); !ok) return ok;
   }
   version_ = first.id.version;
+  identity_ = identity_of(version);
   // A publisher that began anew has other memory.
   release_arenas([this](const Arena& arena) {
     return std::none_of(held_.begin(), held_.end(),
@@ -273,6 +284,10 @@ std::vector<Subscriber::Fetch> Subscriber::in_turns() const {
     for (const PieceRead& piece : tile.pieces) fetches.push_back({&tile, &piece, nullptr});
     longest = std::max(longest, fetches.size());
   }
+  // Ranks begin with different nodes.
+  std::rotate(by_node.begin(),
+              by_node.begin() + static_cast<std::ptrdiff_t>(options_.rank % by_node.size()),
+              by_node.end());
   std::vector<Fetch> out;
   for (std::size_t i = 0; i < longest; ++i) {
     for (const std::vector<Fetch>& fetches : by_node) {

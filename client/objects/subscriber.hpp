@@ -73,8 +73,9 @@ class Subscriber {
   [[nodiscard]] std::uint64_t plan_number() const { return plan_number_; }
   /// The open version; 0: none.
   [[nodiscard]] std::uint64_t version() const { return held_.empty() ? 0 : version_; }
-  /// The run that published the open version. @pre version() is not 0
-  [[nodiscard]] std::uint64_t run() const { return held_.begin()->second.part.id.run; }
+  /// Equal for all who have the same bytes open, and another one where the open version's number
+  /// was published again. @pre version() is not 0
+  [[nodiscard]] std::uint64_t identity() const { return identity_; }
   [[nodiscard]] const Options& options() const { return options_; }
   [[nodiscard]] const layout::Mesh& reader_mesh() const { return reader_mesh_; }
   /// A wanted tensor's, registered.
@@ -99,6 +100,7 @@ class Subscriber {
   struct Fetch;
 
   Subscriber(Pool& pool, const Options& options, layout::Mesh mesh);
+  [[nodiscard]] static std::uint64_t identity_of(const Version& version);
   [[nodiscard]] Result<std::vector<Version>> find(const Versions& versions, std::string& reason);
   [[nodiscard]] Result<void> open(const Version& version);
   [[nodiscard]] Result<void> open_part(const Found& found, ObjectManifest& manifest);
@@ -127,6 +129,7 @@ class Subscriber {
   bool misfit_ = false;               ///< what is wanted does not fit the object: no look helps
   std::map<std::size_t, Held> held_;  ///< by position
   std::uint64_t version_ = 0;
+  std::uint64_t identity_ = 0;
   std::map<Segments, std::unique_ptr<Arena>> arenas_;  ///< attached
 };
 

@@ -47,7 +47,8 @@ Result<ObjectManifest> read_manifest(std::span<const std::byte> bytes) {
   if (!from.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return wrong;
   if (from.chunking() != static_cast<std::uint32_t>(Chunking::kRows) &&
       from.chunking() != static_cast<std::uint32_t>(Chunking::kGrid)) {
-    return Error(Errc::kUnsupported, "an object of another version of HyperOffload");
+    return Error(Errc::kUnsupported,
+                 "published by a later version of HyperOffload; read it with that one");
   }
   ObjectManifest out;
   out.mesh = from.mesh();

@@ -21,8 +21,8 @@
  * Lifetime. A version is in the DDR of the node that its publisher chose. It lives until
  * ho_publisher_close, ho_disconnect or the end of the publisher's job, or until the publisher needs
  * its memory for a new version and no reader has it open. When a daemon passes its memory to the
- * next one (`hyperoffload upgrade`), readers find the versions of a publisher again after its next
- * ho_publish. A reader that has a version open there loses it, and calls ho_acquire again.
+ * next one (`hyperoffload upgrade`), readers find the versions of a publisher again as soon as its
+ * session is resumed. A reader that has a version open there loses it, and calls ho_acquire again.
  *
  * Layouts are texts, as for `hyperoffload layout`: a mesh "4x2:dp,tp" (ranks 0 .. 7, or others
  * after "@"), and for each dimension of a tensor the axes that divide it, "dp,tp;-".
@@ -46,7 +46,8 @@ typedef enum ho_chunking {
   /* As they lie in memory: fastest for readers that divide tensors as the publisher does, or only
      along the first dimension. */
   HO_CHUNKS_ROWS = 0,
-  /* Along all dimensions: a reader that needs parts of rows fetches little more than these. Both
+  /* Along all dimensions, in chunks of 64 KiB and more that have 256 bytes of a row and more: a
+     reader that needs parts of rows of a tile of some MiB fetches little more than these. Both
      sides copy once more. */
   HO_CHUNKS_GRID = 1
 } ho_chunking;
@@ -73,9 +74,10 @@ typedef struct ho_object_options {
   /* Readers: axes of the mesh along which ranks have the same tiles, and share the work of reading
      them: each reads a part from the publisher, publishes it, and reads the rest from the others.
      "gpu" (one step), "node;gpu" (first along node, then along gpu) or "node,gpu" (both at once).
-     So a publisher sends each byte once. All ranks set the same `run` and read the same versions
-     in the same order. A rank keeps its part of `versions` versions in the pool. Where the others'
-     parts do not come in 2 s, it reads all from the publisher. NULL or "": none. */
+     So a publisher sends each byte once. All ranks set the same `run`, read the same versions in
+     the same order, and close when all have read. A rank keeps its part of `versions` versions in
+     the pool. Where the others' parts do not come in 2 s a step, it reads all from the publisher.
+     The name has at most 223 bytes then. NULL or "": none. */
   const char* relay;
 } ho_object_options;
 
@@ -117,7 +119,8 @@ HO_API void ho_publisher_close(ho_publisher* publisher);
  * until ho_subscriber_close. They may be a part of the object's tensors.
  *
  * HO_OK                *out is the caller's until ho_subscriber_close.
- * HO_INVALID_ARGUMENT  a null argument, or a mesh that cannot be read. */
+ * HO_INVALID_ARGUMENT  a null argument, a mesh that cannot be read, or a relay without a run, with
+ * an axis that the mesh lacks, or with two tensors of one name. */
 HO_API ho_status ho_subscriber_open(ho_pool* pool, const ho_object_options* options,
                                     const ho_tensor* tensors, size_t count, ho_subscriber** out);
 /* Opens the newest complete version in [least, most] and closes the one that was open. 0 and

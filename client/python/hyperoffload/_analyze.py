@@ -56,12 +56,14 @@ def _measured(graph, pool):
     total = sum(int(storage["bytes"]) for storage in graph["storages"])
     hardware = {"name": "measured", "deviceBytes": str(total)}
     rooms, links, full = {nodes: pool.room(nodes) for nodes in (NEAR, FAR)}, {}, None
+    most = max(room.ddr_bytes for room in rooms.values())
     for nodes, room in rooms.items():
-        if room.nodes == 0:
+        # A node that is full or being drained has nothing to plan with. Where all are, a call may wait for room.
+        if room.nodes == 0 or room.ddr_bytes < _MEASURED_BYTES_MIN <= most:
             continue
-        # A node that is full or being drained has nothing to plan with.
         try:
-            links[nodes] = pool.measure(nodes, _MEASURED_BYTES, _MEASURED_BYTES_MIN)
+            size = max(_MEASURED_BYTES_MIN, min(_MEASURED_BYTES, room.ddr_bytes))
+            links[nodes] = pool.measure(nodes, size, _MEASURED_BYTES_MIN)
         except Error as error:
             if error.name != "exhausted":
                 raise
@@ -69,7 +71,7 @@ def _measured(graph, pool):
     if not links:
         raise full or Error("unavailable", "the pool has no node left")
     # Where there are both, what a node of this machine has no room for goes to the others.
-    near_bytes = min(4 * total, rooms[NEAR].ddr_bytes) if FAR in links else 4 * total
+    near_bytes = min(4 * total, max(pool.room(NEAR).ddr_bytes, _MEASURED_BYTES_MIN)) if FAR in links else 4 * total
     for nodes, tier, capacity in ((NEAR, "localDdr", near_bytes), (FAR, "remoteDdr", 4 * total)):
         if nodes in links:
             put, get = links[nodes]

@@ -90,12 +90,12 @@ class Programs:
                          versions=edge.versions, chunks=edge.chunks, secret=secret)
 
     def subscriber(self, pool: str, name: str, program: str, tensors: Mapping[str, Any], *, rank: int,
-                   secret: str = "") -> Subscriber:
-        """Opens a reader of an object on one rank of a program, held to the plan's rate. Raises ValueError as
-        publisher(); as Subscriber()."""
+                   secret: str = "", relay: str = "", run: int = 0) -> Subscriber:
+        """Opens a reader of an object on one rank of a program, held to the plan's rate. `relay`, `run`: as for
+        Subscriber(). Raises ValueError as publisher(); as Subscriber()."""
         edge = self._find(name, program, "reader", rank)
         return Subscriber(pool, name, self._tiles(edge, program, tensors), mesh=self._meshes[program], rank=rank,
-                          secret=secret, link=edge.rates[program][rank])
+                          secret=secret, link=edge.rates[program][rank], relay=relay, run=run)
 
     def schedule(self, program: str, rank: int) -> tuple[pathlib.Path, int, int]:
         """Returns a rank's schedule, how many nanoseconds its job waits once, after the first step of all, and the

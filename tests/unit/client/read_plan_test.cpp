@@ -272,3 +272,23 @@ TEST_CASE("read plan: a tile that does not fit the object is refused", "[unit]")
   CHECK(code({"w", "tp;-+sum:tp", {}, 0, "", 200}) == Errc::kInvalidArgument);
   CHECK(code({"w", "tp;-", {}, 0, "", 200}, 2) == Errc::kInvalidArgument);
 }
+
+TEST_CASE("chunks: the rules are those of FORMATS.md", "[unit]") {
+  layout::Box tile;
+  tile.dimensions = 2;
+  tile.sides[0] = {0, 1000};
+  tile.sides[1] = {0, 3000};
+  const client::ChunkGrid rows(tile, 4, Chunking::kRows);
+  CHECK(rows.size() == 16);  // 1000, 500, 250, 125, 63 rows of 12,000 bytes
+  CHECK(rows.bytes(0) == 63 * 12'000);
+  CHECK(rows.bytes(15) == 55 * 12'000);
+  CHECK(rows.offset_bytes(2) == 126 * 12'000);
+  const client::ChunkGrid grid(tile, 4, Chunking::kGrid);
+  CHECK(grid.size() == 256);  // 63 x 188 elements each: 64 KiB at most
+  CHECK(grid.bytes(0) == 63 * 188 * 4);
+  CHECK(grid.box(17).sides[0].begin == 63);
+  CHECK(grid.box(17).sides[1].begin == 188);
+  CHECK(grid.box(17).sides[1].end == 376);
+  CHECK(grid.offset_bytes(16) == 63 * 12'000);
+  CHECK(grid.offset_bytes(17) == 63 * 12'000 + 63 * 188 * 4);
+}
