@@ -183,20 +183,19 @@ std::uint64_t lower_bound_ns(const Graph& graph, const Hardware& hardware,
   const auto tiers = plan_tiers(hardware);
   if (graph.ops.empty() || tiers.empty()) return compute;
   const Lifetimes life = lifetimes_of(graph, 1);
-  const auto stall_ns = [&](std::uint64_t held_bytes, const Links& links) {
-    return Bound(life, graph, held_bytes).stall_ns(links.read, links.write);
-  };
-  Links all;
-  for (const PlanTier& tier : tiers) all.add(tier.read, tier.write);
-  const Links total = within_port(all, hardware);
-  double stall = stall_ns(device_budget_bytes, total);
-  // Whenever they move, all bytes of a step cross the links within it.
-  const Traffic traffic = least_traffic(life, graph, device_budget_bytes);
   const auto beyond = [&](double bytes, double rate) {
     return rate > 0 ? bytes / rate - static_cast<double>(compute) : 0;
   };
-  stall = std::max(
-      {stall, beyond(traffic.read_bytes, total.read), beyond(traffic.write_bytes, total.write)});
+  // Whenever they move, all bytes of a step cross the links within it.
+  const auto stall_ns = [&](std::uint64_t held_bytes, const Links& links, bool supplied = false) {
+    const Traffic least = least_traffic(life, graph, held_bytes);
+    const double read_bytes = least.read_bytes + (supplied ? least.supplied_bytes : 0);
+    return std::max({Bound(life, graph, held_bytes).stall_ns(links.read, links.write),
+                     beyond(read_bytes, links.read), beyond(least.write_bytes, links.write)});
+  };
+  Links all;
+  for (const PlanTier& tier : tiers) all.add(tier.read, tier.write);
+  double stall = stall_ns(device_budget_bytes, within_port(all, hardware), true);
   std::uint64_t above_bytes = device_budget_bytes;
   for (const PlanTier& tier : tiers) above_bytes += tier.capacity_bytes;
   for (const PlanTier& tier : tiers) {

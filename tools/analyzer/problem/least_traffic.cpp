@@ -174,12 +174,12 @@ Traffic least_traffic(const Lifetimes& life, const Graph& graph, std::uint64_t b
   std::vector<Item> gaps;
   for (const Gap& gap : life.gaps) {
     const auto bytes = static_cast<double>(life.bytes[gap.storage]);
-    if (gap.mandatory) out.read_bytes += bytes;
+    if (gap.mandatory) out.supplied_bytes += bytes;
     if (!gap.mandatory && counts(gap) && may_leave(graph, gap)) {
       gaps.push_back({gap.from + 1, gap.to - 1, bytes});
     }
   }
-  out.read_bytes += cover(supplied.below(excess.bytes), gaps);
+  out.read_bytes = cover(supplied.below(excess.bytes), gaps);
   out.write_bytes = cover(clean.below(excess.bytes), written_values(life, graph));
   return out;
 }

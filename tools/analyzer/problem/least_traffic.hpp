@@ -26,7 +26,8 @@ struct Excess {
 
 /// Bytes that a step moves in each direction at least, whenever it moves them.
 struct Traffic {
-  double read_bytes = 0;
+  double supplied_bytes = 0;  ///< INPUTs, from where their homes are
+  double read_bytes = 0;      ///< other ones
   double write_bytes = 0;
 };
 /// The optimum of a linear program: at each position values in gaps are missing to the extent of

@@ -100,7 +100,8 @@ LinkShare least_bytes(const Graph& graph, const schedule::Schedule& schedule) {
   };
   const Traffic given = of(graph);
   const Traffic chosen = of(in_order_of(graph, schedule));
-  return {static_cast<std::uint64_t>(std::min(given.read_bytes, chosen.read_bytes)),
+  return {static_cast<std::uint64_t>(std::min(given.supplied_bytes + given.read_bytes,
+                                              chosen.supplied_bytes + chosen.read_bytes)),
           static_cast<std::uint64_t>(std::min(given.write_bytes, chosen.write_bytes))};
 }
 
