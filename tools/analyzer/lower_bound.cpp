@@ -187,11 +187,16 @@ std::uint64_t lower_bound_ns(const Graph& graph, const Hardware& hardware,
     return rate > 0 ? bytes / rate - static_cast<double>(compute) : 0;
   };
   // Whenever they move, all bytes of a step cross the links within it.
+  double most_bytes = 0;  // each way, if every value left in every gap
+  for (const Gap& gap : life.gaps) most_bytes += static_cast<double>(life.bytes[gap.storage]);
   const auto stall_ns = [&](std::uint64_t held_bytes, const Links& links, bool supplied = false) {
+    const double windows = Bound(life, graph, held_bytes).stall_ns(links.read, links.write);
+    const double slower = std::min(links.read, links.write);
+    if (slower > 0 && beyond(most_bytes, slower) <= windows) return windows;
     const Traffic least = least_traffic(life, graph, held_bytes);
     const double read_bytes = least.read_bytes + (supplied ? least.supplied_bytes : 0);
-    return std::max({Bound(life, graph, held_bytes).stall_ns(links.read, links.write),
-                     beyond(read_bytes, links.read), beyond(least.write_bytes, links.write)});
+    return std::max(
+        {windows, beyond(read_bytes, links.read), beyond(least.write_bytes, links.write)});
   };
   Links all;
   for (const PlanTier& tier : tiers) all.add(tier.read, tier.write);

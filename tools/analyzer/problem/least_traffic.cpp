@@ -54,8 +54,8 @@ struct Item {
 /// Steps that are looked at as one. Items that began before them cost nothing, so that the steps'
 /// cost is a bound; the more steps, the less that matters.
 std::int64_t steps_for(std::size_t positions) {
-  constexpr std::size_t kPositionsMax = 4'000'000;
-  return static_cast<std::int64_t>(std::clamp<std::size_t>(kPositionsMax / positions, 4, 64));
+  constexpr std::size_t kPositionsMax = 600'000;
+  return static_cast<std::int64_t>(std::clamp<std::size_t>(kPositionsMax / positions, 3, 64));
 }
 
 /// Covers the demand of each position by items over it, which may be used in part, at the least

@@ -33,7 +33,7 @@ struct Traffic {
 /// The optimum of a linear program: at each position values in gaps are missing to the extent of
 /// the excess; what is missing of a value is read once for each gap, and written once however many
 /// gaps it has. Values may be missing in part.
-/// Cost: O(S log S), S = gaps and positions of up to 64 steps, 4 million at most beyond 4 steps.
+/// Cost: O(S log S), S = gaps and positions of 64 steps, of fewer above 10,000 ops, of 3 at least.
 [[nodiscard]] Traffic least_traffic(const Lifetimes& life, const Graph& graph,
                                     std::uint64_t budget_bytes);
 
