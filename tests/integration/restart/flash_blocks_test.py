@@ -99,6 +99,16 @@ class FlashNode(Node):
         (model,) = tenant["models"]
         return model | {"held": tenant["held_bytes"], "held_flash": tenant["held_flash_bytes"]}
 
+    def settled(self):
+        """What the tenant has, once nothing moves between the tiers any more."""
+        end = time.monotonic() + within(20)
+        before, now = None, self.figures()
+        while now != before:
+            assert time.monotonic() < end, (before, now)
+            time.sleep(0.05)
+            before, now = now, self.figures()
+        return now
+
     def free(self):
         return sum(path["free_bytes"] for path in self.ask("status")["flash"])
 
@@ -131,7 +141,7 @@ def with_node(test, **options):
 def filled(node):
     job = Job(node.pool)
     job.put_slowly(node, 0, COUNT)
-    figures = node.figures()
+    figures = node.settled()
     assert figures["evictions"] == 0 and figures["ddr_bytes"] <= DDR, figures
     assert figures["bytes"] == COUNT * BLOCK and figures["flash_bytes"] >= COUNT * BLOCK - DDR, figures
     return job
@@ -140,7 +150,7 @@ def filled(node):
 def they_outlive_upgrades(node):
     job = filled(node)
     for turn in range(3):
-        figures = node.figures()
+        figures = node.settled()
         free = node.free()
         node.upgrade()
         assert node.figures() == figures, (node.figures(), figures)
@@ -165,22 +175,38 @@ def an_upgrade_in_the_middle_of_moves_breaks_nothing(node):
     job = filled(node)
     other = Job(node.pool)
     ended = threading.Event()
+    rounds, failures = [], []
 
     def work():  # blocks go to flash and come from it, and others are evicted
         first = COUNT
-        while not ended.is_set():
-            other.put(first, BATCH, fails=True)
-            other.get(first - COUNT, BATCH)
-            first = (first + BATCH) % (4 * COUNT) + COUNT
+        try:
+            while not ended.is_set():
+                other.put(first, BATCH, fails=True)
+                if other.get(first - COUNT, BATCH):
+                    rounds.append(len(node.exits))
+                first = (first + BATCH) % (4 * COUNT) + COUNT
+        except Exception as error:  # wrong bytes, or a call that failed
+            failures.append(error)
+
+    def wait_for_rounds(exits):
+        """Until the job has found some blocks after so many upgrades."""
+        end = time.monotonic() + within(20)
+        while rounds.count(exits) < 10:
+            assert not failures and time.monotonic() < end, (failures, len(rounds))
+            time.sleep(0.02)
 
     worker = threading.Thread(target=work)
     worker.start()
-    for _ in range(4):
-        time.sleep(0.5)
-        node.upgrade()
-        assert len(node.log().split("took blocks over")) > len(node.exits)
-    ended.set()
-    worker.join()
+    try:
+        for turn in range(4):
+            wait_for_rounds(turn)
+            node.upgrade()
+            assert len(node.log().split("took blocks over")) > len(node.exits)
+        wait_for_rounds(4)
+    finally:
+        ended.set()
+        worker.join()
+    assert not failures, failures
     assert node.exits == [75] * 4, node.exits
     job.until_back()
     job.put(0, BATCH)
@@ -233,7 +259,7 @@ def changed_bytes_are_a_miss(node):
 
 def flash_that_others_used_is_free(node):
     job = filled(node)
-    in_ddr = node.figures()["ddr_bytes"] // BLOCK
+    in_ddr = node.settled()["ddr_bytes"] // BLOCK
 
     def use(_):
         other = node.folder / "other.textproto"
