@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -106,11 +107,11 @@ class BlockStore {
   void tick(TimePoint now);
 
   struct Left {
-    std::string index;    ///< for adopt()
-    std::string extents;  ///< for the next daemon's flash; empty: none
+    std::string index;                  ///< for adopt(); empty: nothing can be left
+    std::set<flash::ExtentId> extents;  ///< that it names
   };
-  /// Leaves all stored blocks to the next daemon: their segments go to the descriptor store, and
-  /// flash ends where it has some. Nothing of the store may be used any more.
+  /// Leaves stored blocks to the next daemon; their segments go to the descriptor store. Nothing of
+  /// the store may be used any more.
   [[nodiscard]] Left leave();
   /// Takes over what the last daemon left, as far as its memory and flash are there. Before the
   /// first request, after the sessions were taken over.

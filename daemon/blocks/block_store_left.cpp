@@ -19,7 +19,7 @@ constexpr auto kFlash = BlockMedium::kFlash;
 
 BlockStore::Left BlockStore::leave() {
   std::vector<LeftTenant> tenants;
-  std::set<flash::ExtentId> extents;
+  Left out;
   for (const auto& [key, tenant] : tenants_) {
     const bool any = tenant->index.areas(kDdr) + tenant->index.areas(kFlash) > 0;
     if (!tenant->session || !any) continue;
@@ -31,12 +31,10 @@ BlockStore::Left BlockStore::leave() {
     tenants.push_back({key, tenant->name, tenant->owner, tenant->limit == Limit::kNone,
                        *tenant->session, tenant->index.leave()});
     for (const auto& [id, block_bytes] : tenants.back().index.tier(kFlash).areas) {
-      extents.insert(flash::ExtentId(id.value()));
+      out.extents.insert(flash::ExtentId(id.value()));
     }
   }
-  Left out;
   out.index = encode(tenants);
-  if (!extents.empty()) out.extents = staging_.leave(extents);
   return out;
 }
 

@@ -126,7 +126,8 @@ class Service {
     check_upgrade_ = std::move(check);
     begin_upgrade_ = std::move(begin);
   }
-  /// Leaves the block store to the next daemon. The last act before an end for an upgrade.
+  /// Leaves the block store to the next daemon, and ends flash where it has extents. The last act
+  /// before an end for an upgrade.
   void leave_blocks();
   /// Sets what status() reports of the takeover.
   void set_taken(const TakenOver& taken) { taken_ = taken; }

@@ -112,10 +112,17 @@ std::string Service::lost_by_restart() const {
 void Service::leave_blocks() {
   if (blocks_ == nullptr) return;
   const BlockStore::Left blocks = blocks_->leave();
-  const auto left = keeper_.leave_blocks(blocks.index, blocks.extents);
-  if (left) return;
-  log(LogLevel::kWarning, "some blocks are not left to the next daemon",
-      {{"why", left.error().message()}});
+  if (blocks.index.empty()) return;
+  if (auto left = keeper_.leave_blocks(blocks.index); !left) {
+    return log(LogLevel::kWarning, "blocks are not left to the next daemon",
+               {{"why", left.error().message()}});
+  }
+  if (blocks.extents.empty()) return;
+  // The end of flash may take seconds, and the process with it: the index is safe by now.
+  if (auto left = keeper_.leave_extents(staging_.leave(blocks.extents)); !left) {
+    log(LogLevel::kWarning, "blocks on flash are not left to the next daemon",
+        {{"why", left.error().message()}});
+  }
 }
 
 void Service::upgrade(const Request& request, const PeerInfo& peer, const Reply& reply) {

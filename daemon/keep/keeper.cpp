@@ -6,6 +6,7 @@
 
 #include <sys/stat.h>
 #include <cerrno>
+#include <chrono>
 #include <utility>
 
 #include "common/base/check.hpp"
@@ -19,6 +20,8 @@ namespace {
 /// Places that segments leave: for the next manifest, which lies beside the last one for a moment,
 /// while both workers store a segment.
 constexpr std::size_t kReserved = 4;
+
+constexpr Duration kSettleTimeMax = std::chrono::seconds(2);
 
 }  // namespace
 
@@ -142,12 +145,16 @@ std::size_t Keeper::room() const {
   return taken < store_.descriptors_max() ? store_.descriptors_max() - taken : 0;
 }
 
-Result<void> Keeper::leave_blocks(const std::string& index, const std::string& extents) {
+Result<void> Keeper::leave_blocks(const std::string& index) {
   if (!on()) return Error(Errc::kUnsupported, off_);
-  // First: an index without its extents is of use, but extents without an index are not.
-  const auto stored = extents.empty() ? Result<void>() : put_bytes(kExtentsName, extents);
-  const auto named = put_bytes(kBlocksName, index);
-  return named ? stored : named;
+  if (auto stored = put_bytes(kBlocksName, index); !stored) return stored;
+  static_cast<void>(store_.settle(kSettleTimeMax));
+  return {};
+}
+
+Result<void> Keeper::leave_extents(const std::string& extents) {
+  if (!on()) return Error(Errc::kUnsupported, off_);
+  return put_bytes(kExtentsName, extents);
 }
 
 Result<void> Keeper::put_bytes(const std::string& name, const std::string& bytes) {

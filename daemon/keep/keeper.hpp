@@ -31,8 +31,8 @@ struct Inherited {
     bool huge = false;  ///< pages of hugetlbfs
   };
   std::vector<Reserved> reserved;
-  std::string blocks;  ///< as Keeper::leave_blocks() got them
-  std::string extents;
+  std::string blocks;           ///< as Keeper::leave_blocks() got them
+  std::string extents;          ///< as Keeper::leave_extents() got them
   std::vector<SessionId> lost;  ///< sessions of the manifest that did not fit
 };
 
@@ -105,9 +105,12 @@ class Keeper {
                                           int fd);
   void forget_reserved(std::uint64_t number, std::optional<NumaNode> place);
 
-  /// Leaves the block store's index, and its extents of flash where it has any: as much of both as
-  /// there is room for. Only once nothing changes them any more.
-  [[nodiscard]] Result<void> leave_blocks(const std::string& index, const std::string& extents);
+  /// Leaves the block store's index: systemd has it, and all before it, when this returns. Only
+  /// once nothing changes it any more.
+  [[nodiscard]] Result<void> leave_blocks(const std::string& index);
+  /// Leaves the store's extents of flash. After the index, which is of use without them; they are
+  /// of none without it.
+  [[nodiscard]] Result<void> leave_extents(const std::string& extents);
   /// Descriptors that the store still takes.
   [[nodiscard]] std::size_t room() const;
 

@@ -4,6 +4,7 @@ and all flash is free."""
 import ctypes
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -82,13 +83,21 @@ class Job:
 
 
 class FlashNode(Node):
-    def __init__(self, folder, more=""):
+    kill_at = None  # the name of a descriptor: when it is stored, the process dies
+
+    def __init__(self, folder, more="", **options):
         self.paths = [pathlib.Path(folder) / f"flash{i}" for i in range(2)]
         for path in self.paths:
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
             os.truncate(path, 64 * MIB)
         flash = " ".join(f'flash {{ path: "{path}" }}' for path in self.paths)
-        super().__init__(folder, more=f"{flash} blocks {{ ddr_bytes: {DDR} flash_bytes: {FLASH} }} {more}")
+        super().__init__(folder, more=f"{flash} blocks {{ ddr_bytes: {DDR} flash_bytes: {FLASH} }} {more}", **options)
+
+    def take(self, said, descriptors):
+        super().take(said, descriptors)
+        if self.kill_at is not None and said.get("FDSTORE") == "1" and said.get("FDNAME") == self.kill_at:
+            self.kill_at = None
+            os.kill(self.pid, signal.SIGKILL)
 
     def upgrade(self):
         assert self.ask("upgrade", "3")["upgraded"]
@@ -291,6 +300,32 @@ def extents_without_an_index_are_free(node):
     job.close()
 
 
+def without_room_for_both_the_index_is_left(node):
+    job = filled(node)
+    in_ddr = node.settled()["ddr_bytes"] // BLOCK
+    assert node.ask("upgrade", "3", "--force")["upgraded"]
+    assert "blocks" in node.left and "extents" not in node.left, node.left
+    assert node.figures()["blocks"] == in_ddr
+    job.until_back()
+    assert len(job.get()) == in_ddr
+    job.close()
+    node.clear_tenant()
+
+
+def a_kill_before_flash_has_ended_costs_what_is_only_there(node):
+    job = filled(node)
+    in_ddr = node.settled()["ddr_bytes"] // BLOCK
+    node.kill_at = "blocks"
+    node.upgrade()
+    assert node.exits == [-signal.SIGKILL], node.exits
+    assert "blocks" in node.left and "extents" not in node.left, node.left
+    assert node.figures()["blocks"] == in_ddr
+    job.until_back()
+    assert len(job.get()) == in_ddr
+    job.close()
+    node.clear_tenant()
+
+
 def quotas_hold_for_them(node):
     node.folder.chmod(0o755)
     for _ in range(3):
@@ -322,6 +357,9 @@ with_node(a_crash_and_a_stop_leave_none)
 with_node(changed_bytes_are_a_miss)
 with_node(flash_that_others_used_is_free)
 with_node(extents_without_an_index_are_free)
+# Beside the socket, the manifest and two segments, with four reserved, there is room for one.
+with_node(without_room_for_both_the_index_is_left, descriptors_max=9)
+with_node(a_kill_before_flash_has_ended_costs_what_is_only_there)
 if os.geteuid() != 0:
     needs.skip("needs root, to be another user")
 with_node(quotas_hold_for_them, more=f"quotas {{ flash_bytes: {QUOTA} }}")
