@@ -260,13 +260,12 @@ Node::End Node::run() {
   node.socket_device = parts.unix_listener.device();
   node.socket_inode = parts.unix_listener.inode();
   parts.reserved = std::move(parts.inherited.reserved);
-  const std::string blocks = std::move(parts.inherited.blocks);
+  std::string blocks = std::move(parts.inherited.blocks);
   take_over({parts.pool, parts.grants, parts.staging, parts.keeper, *parts.data, parts.clock},
-            std::move(parts.inherited), [this, blocks](const TakenOver& taken) {
+            std::move(parts.inherited),
+            [this, blocks = std::move(blocks)](const TakenOver& taken) mutable {
               parts_->service.set_taken(taken);
-              if (parts_->blocks && !blocks.empty()) {
-                parts_->blocks->adopt(std::as_bytes(std::span(blocks)));
-              }
+              if (parts_->blocks && !blocks.empty()) parts_->blocks->adopt(std::move(blocks));
               parts_->staging.free_unclaimed();
               await_signal();
               reserve();

@@ -115,7 +115,7 @@ class BlockStore {
   [[nodiscard]] Left leave();
   /// Takes over what the last daemon left, as far as its memory and flash are there. Before the
   /// first request, after the sessions were taken over.
-  void adopt(std::span<const std::byte> left);
+  void adopt(std::string left);
 
   struct TenantView {
     std::string name;

@@ -1,6 +1,8 @@
 // A store that passes to the next daemon, when this one ends for an upgrade.
 #include <memory>
 #include <set>
+#include <span>
+#include <string>
 #include <utility>
 
 #include "common/base/log.hpp"
@@ -38,8 +40,9 @@ BlockStore::Left BlockStore::leave() {
   return out;
 }
 
-void BlockStore::adopt(std::span<const std::byte> left) {
-  auto tenants = decode_left(left);
+void BlockStore::adopt(std::string left) {
+  auto tenants = decode_left(std::as_bytes(std::span(left)));
+  left = std::string();  // it may be large
   if (!tenants) {
     return log(LogLevel::kError, "blocks of the last daemon are lost",
                {{"why", tenants.error().message()}});

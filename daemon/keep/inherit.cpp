@@ -12,7 +12,10 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <map>
 #include <optional>
+#include <set>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -132,17 +135,30 @@ void end_stored(StoredFd stored, FdStore& store, const std::string& why) {
   store.remove(stored.name);
 }
 
-/// What describes blocks leaves the store: they change from now on, and another process must not
-/// find what they were. Empty: it cannot be read.
-std::string take_blocks(StoredFd stored, FdStore& store) {
-  auto bytes = read_blocks(stored.fd);
-  if (!bytes) {
-    end_stored(std::move(stored), store, bytes.error().message());
+/// What describes blocks, by name. It leaves the store before anybody reads it: blocks change from
+/// now on, and a process that has no memory to read it must not be followed by others like it.
+class DescribedBlocks {
+ public:
+  /// @return false: it is something else.
+  bool take(StoredFd& stored, FdStore& store) {
+    if (stored.name != kBlocksName && stored.name != kExtentsName) return false;
+    store.remove(stored.name);
+    fds_[stored.name] = std::move(stored.fd);
+    return true;
+  }
+  /// Empty: there is none, or it cannot be read. Once, and after the store has settled.
+  [[nodiscard]] std::string read(const std::string& name, FdStore& store) {
+    UniqueFd fd = std::move(fds_[name]);
+    if (!fd.valid()) return {};
+    auto bytes = read_blocks(fd);
+    if (bytes) return std::move(*bytes);
+    end_stored({name, std::move(fd)}, store, bytes.error().message());
     return {};
   }
-  store.remove(stored.name);
-  return std::move(*bytes);
-}
+
+ private:
+  std::map<std::string, UniqueFd> fds_;
+};
 
 /// The latest manifest that can be read.
 Kept choose_manifest(const std::vector<StoredFd>& stored) {
@@ -192,6 +208,7 @@ Inherited inherit(std::vector<StoredFd> stored, FdStore& store, const InheritSpe
     out.kept = std::move(manifest);
   }
   std::set<SessionId> broken;
+  DescribedBlocks described;
   for (StoredFd& one : stored) {
     if (auto reserved = take_reserved(one, spec.segment_bytes)) {
       out.reserved.push_back(std::move(*reserved));
@@ -217,14 +234,7 @@ Inherited inherit(std::vector<StoredFd> stored, FdStore& store, const InheritSpe
       end_stored(std::move(one), store, fits.error().message());
       continue;
     }
-    if (one.name == kBlocksName && out.kept.node.incarnation != 0) {
-      out.blocks = take_blocks(std::move(one), store);
-      continue;
-    }
-    if (one.name == kExtentsName && out.kept.node.incarnation != 0) {
-      out.extents = take_blocks(std::move(one), store);
-      continue;
-    }
+    if (out.kept.node.incarnation != 0 && described.take(one, store)) continue;
     // The manifest that was read stays in the store until the next one is there.
     const bool believed = out.kept.node.incarnation != 0;
     if (believed && number_of(one.name, 'm') == out.kept.node.generation) continue;
@@ -246,6 +256,8 @@ Inherited inherit(std::vector<StoredFd> stored, FdStore& store, const InheritSpe
   }
   // Before anybody looks whether a socket that was ended still answers.
   if (store.count() < given) static_cast<void>(store.settle(kSettleTime));
+  out.blocks = described.read(kBlocksName, store);
+  out.extents = described.read(kExtentsName, store);
   return out;
 }
 
