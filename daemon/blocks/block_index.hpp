@@ -203,7 +203,14 @@ class BlockIndex {
     /// Takes areas out, with their copies.
     void drop_areas(BlockMedium medium, const std::set<AreaId>& areas);
   };
-  [[nodiscard]] Left leave() const;
+  /// How much of the flash is left at most.
+  struct LeaveMost {
+    std::size_t areas = SIZE_MAX;
+    std::size_t copies = SIZE_MAX;
+  };
+  [[nodiscard]] Left leave() const { return leave(LeaveMost()); }
+  /// Where it is not all of the flash, the areas whose copies were used last.
+  [[nodiscard]] Left leave(const LeaveMost& flash) const;
   /// Makes an empty index so. @return kCorrupt: it contradicts itself, and the index is of no use.
   [[nodiscard]] Result<void> adopt(const Left& left);
 
@@ -327,7 +334,7 @@ class BlockIndex {
   [[nodiscard]] Move move_of(const Block& block) const;
   [[nodiscard]] std::uint32_t recall(const BlockKey& key);
   void take_out(Block& block);
-  [[nodiscard]] Left::Tier leave(BlockMedium medium) const;
+  [[nodiscard]] Left::Tier leave(BlockMedium medium, const LeaveMost& most) const;
   [[nodiscard]] bool adopt(const Left::Copy& from, BlockMedium medium);
   void forget(Block& block);
   void end_pin(const Pin& pin);

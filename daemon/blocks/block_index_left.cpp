@@ -6,20 +6,45 @@
 
 namespace ho::daemon {
 
+namespace {
+
+/// Those of the areas that may stay. @param used  of each copy its area, the one used longest ago
+/// first.
+std::set<AreaId> choose(const std::map<AreaId, std::uint64_t>& areas,
+                        const std::vector<AreaId>& used, const BlockIndex::LeaveMost& most) {
+  std::set<AreaId> out;
+  std::map<AreaId, std::size_t> copies;
+  for (const AreaId area : used) copies[area] += 1;
+  std::size_t count = 0;
+  for (auto at = used.rbegin(); at != used.rend() && out.size() < most.areas; ++at) {
+    if (out.count(*at) > 0 || copies.at(*at) > most.copies - count) continue;
+    out.insert(*at);
+    count += copies.at(*at);
+  }
+  for (const auto& [area, block_bytes] : areas) {
+    if (out.size() < most.areas && copies.count(area) == 0) out.insert(area);
+  }
+  HO_CHECK(count <= most.copies && out.size() <= most.areas);
+  return out;
+}
+
+}  // namespace
+
 void BlockIndex::Left::drop_areas(BlockMedium medium, const std::set<AreaId>& areas) {
   Tier& from = tier(medium);
   std::erase_if(from.areas, [&](const auto& area) { return areas.count(area.first) > 0; });
   std::erase_if(from.copies, [&](const Copy& copy) { return areas.count(copy.area) > 0; });
 }
 
-BlockIndex::Left BlockIndex::leave() const {
+BlockIndex::Left BlockIndex::leave(const LeaveMost& flash) const {
   Left out;
   out.models = models_;
-  for (const BlockMedium medium : kMedia) out.tier(medium) = leave(medium);
+  out.tier(BlockMedium::kDdr) = leave(BlockMedium::kDdr, {});
+  out.tier(BlockMedium::kFlash) = leave(BlockMedium::kFlash, flash);
   return out;
 }
 
-BlockIndex::Left::Tier BlockIndex::leave(BlockMedium medium) const {
+BlockIndex::Left::Tier BlockIndex::leave(BlockMedium medium, const LeaveMost& most) const {
   Left::Tier out;
   out.areas = tier(medium).area_sizes();
   std::vector<const Block*> stored;
@@ -29,7 +54,13 @@ BlockIndex::Left::Tier BlockIndex::leave(BlockMedium medium) const {
   std::sort(stored.begin(), stored.end(), [medium](const Block* a, const Block* b) {
     return a->copy(medium)->used < b->copy(medium)->used;
   });
+  std::vector<AreaId> used;
+  used.reserve(stored.size());
+  for (const Block* const block : stored) used.push_back(block->copy(medium)->area);
+  const std::set<AreaId> stay = choose(out.areas, used, most);
+  std::erase_if(out.areas, [&](const auto& area) { return stay.count(area.first) == 0; });
   for (const Block* const block : stored) {
+    if (stay.count(block->copy(medium)->area) == 0) continue;
     const BlockCopy& copy = *block->copy(medium);
     Left::Copy to;
     to.key = block->key;

@@ -31,13 +31,51 @@ BlockStore::Left BlockStore::leave() {
       continue;
     }
     tenants.push_back({key, tenant->name, tenant->owner, tenant->limit == Limit::kNone,
-                       *tenant->session, tenant->index.leave()});
-    for (const auto& [id, block_bytes] : tenants.back().index.tier(kFlash).areas) {
+                       *tenant->session, tenant->index.leave(most_left(*tenant))});
+    const std::size_t kept = tenants.back().index.tier(kFlash).areas.size();
+    if (const std::size_t all = tenant->index.areas(kFlash); kept < all) {
+      log(LogLevel::kWarning, "some blocks on flash are not left to the next daemon",
+          {{"tenant", tenant->name},
+           {"bytes", format_bytes((all - kept) * area_bytes())},
+           {"why", "of all flash at most " + format_bytes(kLeftFlashBytesMax) + " and " +
+                       std::to_string(kLeftCopiesMax) +
+                       " blocks pass over an upgrade, while jobs wait: those used last"}});
+    }
+  }
+  auto index = encode(tenants);
+  if (!index) {
+    log(LogLevel::kWarning, "blocks on flash are not left to the next daemon",
+        {{"why", index.error().message()}});
+    for (LeftTenant& tenant : tenants) tenant.index.tier(kFlash) = {};
+    index = encode(tenants);
+  }
+  if (!index) {
+    log(LogLevel::kWarning, "blocks are not left to the next daemon",
+        {{"why", index.error().message()}});
+    return {};
+  }
+  for (const LeftTenant& tenant : tenants) {
+    for (const auto& [id, block_bytes] : tenant.index.tier(kFlash).areas) {
       out.extents.insert(flash::ExtentId(id.value()));
     }
   }
-  out.index = encode(tenants);
+  out.index = std::move(*index);
   return out;
+}
+
+/// Each tenant has the same share of what may be left as of what there is.
+BlockIndex::LeaveMost BlockStore::most_left(const Tenant& tenant) const {
+  std::size_t areas = 0;
+  std::size_t blocks = 0;
+  for (const auto& [key, one] : tenants_) {
+    areas += one->index.areas(kFlash);
+    blocks += one->index.blocks();
+  }
+  const auto share = [](std::size_t most, std::size_t mine, std::size_t all) {
+    return all <= most ? most : most * mine / all;
+  };
+  return {share(kLeftFlashBytesMax / area_bytes(), tenant.index.areas(kFlash), areas),
+          share(kLeftCopiesMax, tenant.index.blocks(), blocks)};
 }
 
 void BlockStore::adopt(std::string left) {

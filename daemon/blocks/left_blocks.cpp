@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "common/base/checksum.hpp"
+#include "common/base/units.hpp"
 
 namespace ho::daemon {
 
@@ -90,7 +91,7 @@ BlockIndex::Left index_of(const pb::LeftTenant& from) {
 
 }  // namespace
 
-std::string encode(const std::vector<LeftTenant>& tenants) {
+Result<std::string> encode(const std::vector<LeftTenant>& tenants) {
   pb::LeftBlocks all;
   for (const LeftTenant& tenant : tenants) {
     auto* const to = all.add_tenants();
@@ -101,11 +102,18 @@ std::string encode(const std::vector<LeftTenant>& tenants) {
     to->set_session_id(tenant.session.value());
     put(tenant.index, to);
   }
-  const std::string payload = all.SerializeAsString();
-  const std::uint64_t sum = checksum64(std::as_bytes(std::span(payload)));
+  const std::size_t bytes = all.ByteSizeLong();
+  if (bytes > std::numeric_limits<int>::max()) {
+    return Error(Errc::kExhausted,
+                 "the index of blocks would have " + format_bytes(bytes) + ", more than 2 GiB");
+  }
+  std::uint64_t sum = 0;
   std::string out(sizeof sum, '\0');
+  out.reserve(sizeof sum + bytes);
+  if (!all.AppendToString(&out)) return Error(Errc::kExhausted, "the index cannot be written");
+  sum = checksum64(std::as_bytes(std::span(out)).subspan(sizeof sum));
   std::memcpy(out.data(), &sum, sizeof sum);
-  return out + payload;
+  return out;
 }
 
 Result<std::vector<LeftTenant>> decode_left(std::span<const std::byte> bytes) {

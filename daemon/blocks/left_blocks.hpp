@@ -21,7 +21,8 @@ struct LeftTenant {
   BlockIndex::Left index;
 };
 
-[[nodiscard]] std::string encode(const std::vector<LeftTenant>& tenants);
+/// @return kExhausted: it is too long for one message.
+[[nodiscard]] Result<std::string> encode(const std::vector<LeftTenant>& tenants);
 /// @return kCorrupt: damaged, or not what encode() made.
 [[nodiscard]] Result<std::vector<LeftTenant>> decode_left(std::span<const std::byte> bytes);
 

@@ -218,8 +218,9 @@ TEST_CASE("blocks on flash: the next daemon finds the copies of both tiers, and 
   const auto moving = last.index.unsaved(kBlock, 1);
   REQUIRE(moving.size() == 1);
   REQUIRE(last.index.save(moving.front(), BlockIndex::Evict::kNo));  // a copy that is not ready
-  const std::string bytes = encode({{"id", "name", "owner", false, kMine, last.index.leave()}});
-  const auto left = decode_left(std::as_bytes(std::span(bytes)));
+  const auto bytes = encode({{"id", "name", "owner", false, kMine, last.index.leave()}});
+  REQUIRE(bytes.ok());
+  const auto left = decode_left(std::as_bytes(std::span(*bytes)));
   REQUIRE(left.ok());
   const BlockIndex::Left& index = left->front().index;
   REQUIRE(index.tier(kFlash).copies.size() * kBlock == last.figures().flash_bytes);
@@ -259,6 +260,41 @@ TEST_CASE("blocks on flash: extents that are lost cost the next daemon what is o
   CHECK(next.figures().ddr_bytes == last.figures().ddr_bytes);
   CHECK(next.figures().bytes == last.figures().ddr_bytes);
   CHECK(next.index.areas(kFlash) == 0);
+}
+
+TEST_CASE("blocks on flash: where not all is left, it is what was used last") {
+  constexpr std::size_t kAll = SIZE_MAX;
+  Store last(1, 4);  // the last extent has no copies
+  for (std::uint64_t i = 0; i < 26; ++i) {
+    REQUIRE(last.put(i, i));
+    last.save_all();
+  }
+  const BlockIndex::Left all = last.index.leave();
+  const auto& copies = all.tier(kFlash).copies;
+  REQUIRE(all.tier(kFlash).areas.size() == 4);
+  REQUIRE(copies.size() >= 17);
+  const AreaId newest = copies.back().area;
+  const auto areas = [&](std::size_t areas_max, std::size_t copies_max) {
+    const BlockIndex::Left left = last.index.leave({areas_max, copies_max});
+    CHECK(left.tier(kDdr).copies.size() == all.tier(kDdr).copies.size());
+    std::map<AreaId, std::size_t> out;
+    for (const auto& [id, block_bytes] : left.tier(kFlash).areas) out[id] = 0;
+    for (const auto& copy : left.tier(kFlash).copies) out.at(copy.area) += 1;
+    Store next(last, left);  // it is sound
+    CHECK(next.index.areas(kFlash) == out.size());
+    return out;
+  };
+  CHECK(areas(kAll, copies.size()).size() == 4);
+  CHECK(areas(0, kAll).empty());
+  const auto one = areas(1, kAll);
+  REQUIRE(one.size() == 1);
+  CHECK(one.count(newest) == 1);
+  CHECK(areas(3, kAll).count(newest) == 1);
+  std::size_t left = 0;
+  for (const auto& [id, count] : areas(kAll, copies.size() - 1)) left += count;
+  CHECK(left < copies.size());
+  CHECK(left >= 8);
+  for (const auto& [id, count] : areas(kAll, 0)) CHECK(count == 0);
 }
 
 TEST_CASE("blocks on flash: under random requests and moves every place has its block's bytes") {

@@ -218,8 +218,9 @@ TEST_CASE("block index: the next daemon finds and evicts what the last one had")
   std::vector<LeftTenant> left(1);
   left[0] = {std::string("\0secret", 7), "uid 1/chat", "uid 1", true, SessionId(9),
              last.index.leave()};
-  const std::string bytes = encode(left);
-  const auto read = decode_left(std::as_bytes(std::span(bytes)));
+  const auto bytes = encode(left);
+  REQUIRE(bytes.ok());
+  const auto read = decode_left(std::as_bytes(std::span(*bytes)));
   REQUIRE(read.ok());
   REQUIRE(read->size() == 1);
   CHECK(read->front().identity == left[0].identity);
@@ -274,7 +275,9 @@ TEST_CASE("block index: what was left is refused where it is damaged or contradi
   CHECK(refused([](auto& ddr) { ddr.areas[AreaId(1)] = 1; }));
   CHECK(refused([](auto& ddr) { ddr.areas[AreaId(1)] = 2 * kSegment; }));
   CHECK_FALSE(refused([](auto&) {}));
-  std::string bytes = encode({{"identity", "name", "owner", false, SessionId(1), left}});
+  auto encoded = encode({{"identity", "name", "owner", false, SessionId(1), left}});
+  REQUIRE(encoded.ok());
+  std::string bytes = std::move(*encoded);
   for (std::size_t length = 0; length < bytes.size(); ++length) {
     REQUIRE_FALSE(decode_left(std::as_bytes(std::span(bytes)).first(length)).ok());
   }

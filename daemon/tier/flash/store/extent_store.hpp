@@ -130,8 +130,8 @@ class ExtentStore {
   [[nodiscard]] Result<void> close();
 
   /// Leaves scratch extents to the next process; those that do not exist are ignored. After
-  /// close(), and only the destructor may follow. @return bytes for its open(): 0.2 % of the
-  /// extents'.
+  /// close(), and only the destructor may follow. @return bytes for its open(): 0.2 to 0.4 % of
+  /// the extents'.
   [[nodiscard]] std::string leave(const std::set<ExtentId>& extents);
   /// Gives an extent that was left and belongs to nobody to a session.
   void claim(ExtentId extent, std::uint64_t session);
