@@ -118,7 +118,11 @@ Result<std::size_t> BlockStore::adopt(LeftTenant& left) {
   }
   claim_extents(left);
   auto tenant = std::make_unique<Tenant>(left.identity, left.name, area_bytes(), options_.salt);
-  if (auto taken = tenant->index.adopt(left.index); !taken) return taken.error();
+  if (auto taken = tenant->index.adopt(left.index); !taken) {
+    // Nobody would count its extents until its lease ends.
+    staging_.close_session(left.session, [] {});
+    return taken.error();
+  }
   tenant->generation = ++generations_;
   tenant->owner = left.owner;
   tenant->limit = left.unlimited ? Limit::kNone : Limit::kQuota;
