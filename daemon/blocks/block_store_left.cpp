@@ -138,22 +138,27 @@ Result<std::size_t> BlockStore::adopt(LeftTenant& left) {
 /// Makes the tenant's extents its session's. Blocks in those that are not there are lost, and in
 /// those that the store has no room for.
 void BlockStore::claim_extents(LeftTenant& left) {
+  const auto lose = [&left, this](const std::set<AreaId>& lost, const char* why) {
+    if (lost.empty()) return;
+    left.index.drop_areas(kFlash, lost);
+    log(LogLevel::kWarning, "blocks on flash of the last daemon are lost",
+        {{"tenant", left.name}, {"bytes", format_bytes(lost.size() * area_bytes())}, {"why", why}});
+  };
   std::vector<std::uint64_t> wanted;
-  std::set<AreaId> lost;
+  std::set<AreaId> beyond;
   for (const auto& [id, block_bytes] : left.index.tier(kFlash).areas) {
     if (held(kFlash) + wanted.size() < areas_max(kFlash)) {
       wanted.push_back(id.value());
     } else {
-      lost.insert(id);
+      beyond.insert(id);
     }
   }
+  std::set<AreaId> missing;
   for (const std::uint64_t id : staging_.claim(left.session, wanted, area_bytes())) {
-    lost.insert(AreaId(id));
+    missing.insert(AreaId(id));
   }
-  if (lost.empty()) return;
-  left.index.drop_areas(kFlash, lost);
-  log(LogLevel::kWarning, "blocks on flash of the last daemon are lost",
-      {{"tenant", left.name}, {"bytes", format_bytes(lost.size() * area_bytes())}});
+  lose(beyond, "the store has less flash now");
+  lose(missing, "their extents were not left, or flash did not take them over");
 }
 
 }  // namespace ho::daemon

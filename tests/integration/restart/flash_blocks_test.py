@@ -281,7 +281,7 @@ def flash_that_others_used_is_free(node):
 
     node.before_next = use
     node.upgrade()
-    assert "the paths were used since" in node.log()
+    assert 'are lost why="the paths were used since' in node.log()
     assert node.figures()["blocks"] == in_ddr
     job.until_back()
     assert len(job.get()) == in_ddr
@@ -298,6 +298,21 @@ def extents_without_an_index_are_free(node):
     job.until_back()
     assert job.get() == [COUNT - 1]
     job.close()
+
+
+def a_smaller_store_takes_what_it_has_room_for(node):
+    job = filled(node)
+    before = node.settled()
+    node.file.write_text(node.text.replace(f"flash_bytes: {FLASH}", f"flash_bytes: {DDR}"))
+    node.upgrade()
+    assert 'why="the store has less flash now"' in node.log()
+    after = node.figures()
+    assert after["held_flash"] == DDR and after["ddr_bytes"] == before["ddr_bytes"], (after, before)
+    assert node.free() == node.all - DDR
+    job.until_back()
+    assert len(job.get()) >= after["blocks"] // 2 > 0
+    job.close()
+    node.clear_tenant()
 
 
 def without_room_for_both_the_index_is_left(node):
@@ -357,6 +372,7 @@ with_node(a_crash_and_a_stop_leave_none)
 with_node(changed_bytes_are_a_miss)
 with_node(flash_that_others_used_is_free)
 with_node(extents_without_an_index_are_free)
+with_node(a_smaller_store_takes_what_it_has_room_for)
 # Beside the socket, the manifest and two segments, with four reserved, there is room for one.
 with_node(without_room_for_both_the_index_is_left, descriptors_max=9)
 with_node(a_kill_before_flash_has_ended_costs_what_is_only_there)

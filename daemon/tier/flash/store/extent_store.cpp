@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/base/check.hpp"
+#include "common/base/log.hpp"
 #include "common/base/units.hpp"
 #include "common/base/utf8.hpp"
 #include "daemon/tier/flash/device/aligned_memory.hpp"
@@ -34,9 +35,12 @@ std::uint32_t frames_open(std::uint32_t depth_ops, std::uint32_t path_count) {
 /// Those that do not fit are lost; the store is as good without them.
 void take(const std::string& left, std::vector<Volume>& volumes, Findings& findings) {
   const auto taken = take_left(std::as_bytes(std::span(left)), volumes);
-  findings.push_back(
-      taken ? "took " + std::to_string(*taken) + " scratch extents of the last process over"
-            : "scratch extents of the last process are lost: " + taken.error().context());
+  if (!taken) {
+    return log(LogLevel::kWarning, "flash: scratch extents of the last process are lost",
+               {{"why", taken.error().context()}});
+  }
+  findings.push_back("took " + std::to_string(*taken) +
+                     " scratch extents of the last process over");
 }
 
 }  // namespace
