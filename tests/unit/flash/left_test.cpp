@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -145,6 +146,35 @@ TEST_CASE("flash left: a byte that changed on the path is corrupt, and the rest 
     if (code == Errc::kOk) CHECK(into == bytes_of(kBlockBytes, 4));
   }
   CHECK(corrupt == 1);
+}
+
+TEST_CASE("flash left: many extents pass in more than one frame a path") {
+  Rig rig;
+  constexpr std::size_t kMany = 12'000;
+  rig.extents_max = 2 * kMany;
+  REQUIRE(rig.store->close().ok());
+  for (auto& disk : rig.disks) disk = std::make_shared<test::SimDisk>(48 * kMiB);
+  REQUIRE(rig.open().ok());
+  std::set<ExtentId> all;
+  std::map<ExtentId, unsigned> written;
+  for (std::size_t i = 0; i < kMany; ++i) {
+    const ExtentId id = rig.made(kBlockBytes, "small");
+    all.insert(id);
+    if (i % 100 != 0) continue;
+    written[id] = static_cast<unsigned>(1 + i % 97);
+    REQUIRE(rig.write(id, 0, bytes_of(kBlockBytes, written[id])).done.code == Errc::kOk);
+  }
+  REQUIRE(rig.store->close().ok());
+  rig.left = rig.store->leave(all);
+  CHECK(rig.left.size() > 2 * kMiB);
+  REQUIRE(rig.open().ok());
+  rig.store->check_space();
+  CHECK(rig.store->owned_bytes().at("small") == kMany * kBlockBytes);
+  for (const auto& [id, value] : written) {
+    auto into = bytes_of(kBlockBytes, 0);
+    CHECK(rig.read(id, 0, into).done.code == Errc::kOk);
+    CHECK(into == bytes_of(kBlockBytes, value));
+  }
 }
 
 TEST_CASE("flash left: damaged bytes are refused as a whole") {
