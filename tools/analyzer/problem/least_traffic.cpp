@@ -1,8 +1,11 @@
 #include "tools/analyzer/problem/least_traffic.hpp"
 
 #include <algorithm>
-#include <queue>
+#include <iterator>
+#include <map>
 #include <utility>
+
+#include "common/base/check.hpp"
 
 namespace ho::analyzer {
 
@@ -46,8 +49,8 @@ class Profile {
 
 /// Something that may be missing over a range of positions, in each step anew.
 struct Item {
-  std::int64_t first = 0;  ///< in the first step, or the one before it
-  std::int64_t last = 0;
+  std::int64_t first = 0;
+  std::int64_t last = 0;  ///< less than three steps later
   double bytes = 0;
 };
 
@@ -58,44 +61,58 @@ std::int64_t steps_for(std::size_t positions) {
   return static_cast<std::int64_t>(std::clamp<std::size_t>(kPositionsMax / positions, 3, 64));
 }
 
+/// Moves items by whole steps until they begin in the first one, and sorts them.
+void normalize(std::vector<Item>& items, std::int64_t positions) {
+  for (Item& item : items) {
+    const std::int64_t first = (item.first % positions + positions) % positions;
+    item.last += first - item.first;
+    item.first = first;
+  }
+  std::sort(items.begin(), items.end(),
+            [](const Item& a, const Item& b) { return a.first < b.first; });
+}
+
 /// Covers the demand of each position by items over it, which may be used in part, at the least
 /// sum of bytes: where a position lacks some, the item that lasts longest is the best one, since
 /// all cost the same. @return that sum, a step
-double cover(const std::vector<double>& demand, const std::vector<Item>& items) {
+double cover(const std::vector<double>& demand, std::vector<Item> items) {
   const auto n = static_cast<std::int64_t>(demand.size());
-  const std::int64_t steps = steps_for(demand.size());
-  std::vector<Item> all;
-  std::vector<double> ends(static_cast<std::size_t>(n * steps) + 1, 0);
+  normalize(items, n);
+  std::vector<double> ends(3 * demand.size() + 1, 0);  // a ring: by the first position after items
+  const auto end_at = [&](std::int64_t position) -> double& {
+    return ends[static_cast<std::size_t>(position) % ends.size()];
+  };
   double covered = 0;
-  const auto use = [&](const Item& item, double bytes) {
+  const auto use = [&](std::int64_t last, double bytes) {
     covered += bytes;
-    if (item.last < n * steps) ends[static_cast<std::size_t>(item.last) + 1] += bytes;
+    end_at(last + 1) += bytes;
   };
   for (const Item& item : items) {
-    for (std::int64_t k = -2; k < steps; ++k) {
-      const Item one{item.first + k * n, item.last + k * n, item.bytes};
-      if (one.first >= 0 && one.first < n * steps) all.push_back(one);
-      if (one.first < 0 && one.last >= 0) use(one, one.bytes);
-    }
+    HO_CHECK(item.last - item.first < 3 * n);
+    for (std::int64_t last = item.last - n; last >= 0; last -= n) use(last, item.bytes);
   }
-  std::sort(all.begin(), all.end(), [](const Item& a, const Item& b) { return a.first < b.first; });
-  const auto sooner = [](const Item& a, const Item& b) { return a.last < b.last; };
-  std::priority_queue<Item, std::vector<Item>, decltype(sooner)> open(sooner);
+  const std::int64_t steps = steps_for(demand.size());
+  std::map<std::int64_t, double> open;  // by last position: unused bytes
   double sum = 0;
-  std::size_t next = 0;
-  for (std::int64_t m = 0; m < n * steps; ++m) {
-    covered -= ends[static_cast<std::size_t>(m)];
-    for (; next < all.size() && all[next].first == m; ++next) open.push(all[next]);
-    double lacking = demand[static_cast<std::size_t>(m % n)] - covered;
-    while (lacking > 0 && !open.empty() && open.top().last >= m) {
-      Item item = open.top();
-      open.pop();
-      const double part = std::min(lacking, item.bytes);
-      use(item, part);
-      sum += part;
-      lacking -= part;
-      item.bytes -= part;
-      if (item.bytes > 0) open.push(item);
+  for (std::int64_t step = 0; step < steps; ++step) {
+    auto next = items.begin();
+    for (std::int64_t p = 0; p < n; ++p) {
+      const std::int64_t m = step * n + p;
+      covered -= std::exchange(end_at(m), 0);
+      for (; next != items.end() && next->first == p; ++next) {
+        open[step * n + next->last] += next->bytes;
+      }
+      while (!open.empty() && open.begin()->first < m) open.erase(open.begin());
+      double lacking = demand[static_cast<std::size_t>(p)] - covered;
+      while (lacking > 0 && !open.empty()) {
+        const auto longest = std::prev(open.end());
+        const double part = std::min(lacking, longest->second);
+        use(longest->first, part);
+        sum += part;
+        lacking -= part;
+        longest->second -= part;
+        if (longest->second == 0) open.erase(longest);
+      }
     }
   }
   return sum / static_cast<double>(steps);
@@ -116,11 +133,9 @@ std::vector<Item> written_values(const Lifetimes& life, const Graph& graph) {
     item.bytes = static_cast<double>(life.bytes[gap.storage]);
     written[gap.version] = gap.written;
   }
-  const std::int64_t n = life.positions;
   for (std::size_t v = 0; v < out.size(); ++v) {
-    const std::int64_t at = (written[v] % n + n) % n;  // in the first step
-    out[v].first += at;
-    out[v].last += at;
+    out[v].first += written[v];
+    out[v].last += written[v];
   }
   std::erase_if(out, [](const Item& item) { return item.last < item.first; });
   return out;
