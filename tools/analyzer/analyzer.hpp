@@ -30,8 +30,8 @@ namespace ho::analyzer {
 [[nodiscard]] Result<Outcome> analyze(const Graph& graph, const Hardware& hardware,
                                       const Options& options);
 
-/// A lower bound of the step of all legal schedules in program order without recompute, for this
-/// memory and these links.
+/// A lower bound of the step of all legal schedules in program order without recompute that keep
+/// the hints, for this memory and these links.
 [[nodiscard]] std::uint64_t lower_bound_ns(const Graph& graph, const Hardware& hardware,
                                            std::uint64_t device_budget_bytes);
 

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/check.hpp"
 #include "tools/analyzer/analyzer.hpp"
 #include "tools/analyzer/problem/least_traffic.hpp"
 #include "tools/analyzer/problem/liveness.hpp"
@@ -17,8 +18,8 @@ constexpr std::size_t kPairsMax = 12'000'000;
 /// README.md has the argument, "The lower bound", and the notation: E_m, S(m, j), R(i, m).
 class Bound {
  public:
-  Bound(const Lifetimes& life, const Graph& graph, std::uint64_t budget_bytes)
-      : life_(life), n_(life.positions), excess_(excess_of(life, graph, budget_bytes)) {
+  Bound(const Lifetimes& life, const Graph& graph, const Excess& excess)
+      : life_(life), n_(life.positions), excess_(excess) {
     begin_.assign(std::size_t{n_} * 2 + 1, 0);
     for (std::size_t p = 0; p < std::size_t{n_} * 2; ++p) {
       begin_[p + 1] = begin_[p] + static_cast<double>(graph.ops[p % n_].duration_ns);
@@ -43,7 +44,7 @@ class Bound {
 
   const Lifetimes& life_;
   std::uint32_t n_;
-  Excess excess_;
+  const Excess& excess_;
   std::vector<double> begin_;    // compute time before each position, over two steps
   std::vector<Absence> active_;  // those at the position that is looked at
   Timed due_;                    // scratch: by next use, 1 .. N positions away
@@ -117,6 +118,7 @@ double Bound::disjoint_sum(std::uint32_t cut) const {
 }
 
 std::vector<std::uint32_t> Bound::peaks() {
+  HO_CHECK(n_ > 0);
   std::vector<std::uint32_t> all;
   for (std::uint32_t m = 0; m < n_; ++m) {
     if (excess_.bytes[m] > 0) all.push_back(m);
@@ -154,6 +156,9 @@ double Bound::stall_ns(double read_rate, double write_rate) {
   return std::max({widest->stall, disjoint_sum(0), disjoint_sum(widest->from % n_)});
 }
 
+/// Whether INPUTs cross the links in question; their homes may be in another tier.
+enum class Inputs : std::uint8_t { kCross, kElsewhere };
+
 double rate_of(const Link& link) { return static_cast<double>(link.bytes_per_s) * 1e-9; }
 
 /// The links that carry what a part of the memory does not hold, in bytes per ns.
@@ -189,18 +194,20 @@ std::uint64_t lower_bound_ns(const Graph& graph, const Hardware& hardware,
   // Whenever they move, all bytes of a step cross the links within it.
   double most_bytes = 0;  // each way, if every value left in every gap
   for (const Gap& gap : life.gaps) most_bytes += static_cast<double>(life.bytes[gap.storage]);
-  const auto stall_ns = [&](std::uint64_t held_bytes, const Links& links, bool supplied = false) {
-    const double windows = Bound(life, graph, held_bytes).stall_ns(links.read, links.write);
+  const auto stall_ns = [&](std::uint64_t held_bytes, const Links& links, Inputs inputs) {
+    const Excess excess = excess_of(life, graph, held_bytes);
+    const double windows = Bound(life, graph, excess).stall_ns(links.read, links.write);
     const double slower = std::min(links.read, links.write);
     if (slower > 0 && beyond(most_bytes, slower) <= windows) return windows;
-    const Traffic least = least_traffic(life, graph, held_bytes);
-    const double read_bytes = least.read_bytes + (supplied ? least.supplied_bytes : 0);
+    const Traffic least = least_traffic(life, graph, excess);
+    const double read_bytes =
+        least.read_bytes + (inputs == Inputs::kCross ? least.supplied_bytes : 0);
     return std::max(
         {windows, beyond(read_bytes, links.read), beyond(least.write_bytes, links.write)});
   };
   Links all;
   for (const PlanTier& tier : tiers) all.add(tier.read, tier.write);
-  double stall = stall_ns(device_budget_bytes, within_port(all, hardware), true);
+  double stall = stall_ns(device_budget_bytes, within_port(all, hardware), Inputs::kCross);
   std::uint64_t above_bytes = device_budget_bytes;
   for (const PlanTier& tier : tiers) above_bytes += tier.capacity_bytes;
   for (const PlanTier& tier : tiers) {
@@ -212,13 +219,13 @@ std::uint64_t lower_bound_ns(const Graph& graph, const Hardware& hardware,
     if (hardware.flash && tier.tier != schedule::HomeTier::kLocalDdr) {
       links.add(hardware.flash->read, hardware.flash->write);
     }
-    stall = std::max(stall, stall_ns(above_bytes - tier.capacity_bytes, links));
+    stall = std::max(stall, stall_ns(above_bytes - tier.capacity_bytes, links, Inputs::kElsewhere));
   }
   if (hardware.flash) {
     // Bytes that neither the device nor any DDR holds are on flash.
     Links links;
     links.add(hardware.flash->read, hardware.flash->write);
-    stall = std::max(stall, stall_ns(above_bytes, links));
+    stall = std::max(stall, stall_ns(above_bytes, links, Inputs::kElsewhere));
   }
   // A relative margin for rounding keeps it a bound.
   return compute + static_cast<std::uint64_t>(std::floor(std::max(0.0, stall * (1 - 1e-9) - 1)));

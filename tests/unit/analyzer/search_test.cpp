@@ -389,3 +389,25 @@ TEST_CASE("search: plans of random graphs with all marks are legal and never lon
   CHECK(recomputed > 10);
   CHECK(kept_orders > 30);
 }
+
+TEST_CASE("search: other lists are tried where program order is at its own bound") {
+  test::GraphBuilder build;
+  const auto narrow = build.storage(1'000'000, StorageKind::kActivation);
+  const auto filler = build.storage(48'000'000, StorageKind::kActivation);
+  std::vector<StorageIndex> wide;
+  build.op(100, {}, {narrow});
+  for (int i = 0; i < 6; ++i) {
+    wide.push_back(build.storage(8'000'000, StorageKind::kActivation));
+    build.op(100, {narrow}, {wide.back()});
+  }
+  build.op(1000, {}, {filler});
+  build.op(1000, {filler}, {});
+  for (const StorageIndex one : wide) build.op(100, {one, narrow}, {});
+  Graph graph = build.take();
+  for (std::size_t i = 1; i <= wide.size(); ++i) graph.ops[i].recomputable = true;
+  const auto outcome = analyzer::analyze(graph, test::one_tier(1'000'000'000), {49'000'064, 64});
+  REQUIRE(outcome);
+  const auto* const plan = std::get_if<Schedule>(&*outcome);
+  REQUIRE(plan != nullptr);
+  CHECK(plan->prediction.step_ns < 1'000'000);  // to write and read the values takes 96 ms
+}

@@ -64,9 +64,11 @@ class Search {
     std::vector<Arrangement> found;
     found.push_back(arrangement_of(make(program_order(graph_))));
     const Plan& original = found.front().plan;
-    const bool close = !original.infeasible && (original.step_ns <= enough_ns_ ||
-                                                static_cast<double>(original.step_ns) <=
-                                                    static_cast<double>(bound_ns_) * kCloseEnough);
+    // Its bound does not count: it is of program order, and another one may have a lower one.
+    const bool close =
+        !original.infeasible &&
+        (original.step_ns <= enough_ns_ ||
+         static_cast<double>(original.step_ns) <= static_cast<double>(compute_ns_) * kCloseEnough);
     if (keep_order_ || close || graph_.ops.size() > kOtherOrdersOpsMax) return found;
     homes_ = original.tier_of;
     Trial best = shortest(found.front());

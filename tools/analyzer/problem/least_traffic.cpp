@@ -172,10 +172,14 @@ Excess excess_of(const Lifetimes& life, const Graph& graph, std::uint64_t budget
   return out;
 }
 
-Traffic least_traffic(const Lifetimes& life, const Graph& graph, std::uint64_t budget_bytes) {
+Traffic least_traffic(const Lifetimes& life, const Graph& graph, const Excess& excess) {
   Traffic out;
-  if (life.positions == 0) return out;
-  const Excess excess = excess_of(life, graph, budget_bytes);
+  for (const Gap& gap : life.gaps) {
+    if (gap.mandatory) out.supplied_bytes += static_cast<double>(life.bytes[gap.storage]);
+  }
+  const bool fits = std::all_of(excess.bytes.begin(), excess.bytes.end(),
+                                [](double bytes) { return bytes <= 0; });
+  if (fits) return out;
   // What costs nothing is missing wherever it can be: an INPUT before its first use, for reads,
   // and what its home has already, for writes.
   Profile supplied(life.positions);
@@ -189,7 +193,6 @@ Traffic least_traffic(const Lifetimes& life, const Graph& graph, std::uint64_t b
   std::vector<Item> gaps;
   for (const Gap& gap : life.gaps) {
     const auto bytes = static_cast<double>(life.bytes[gap.storage]);
-    if (gap.mandatory) out.supplied_bytes += bytes;
     if (!gap.mandatory && counts(gap) && may_leave(graph, gap)) {
       gaps.push_back({gap.from + 1, gap.to - 1, bytes});
     }

@@ -30,11 +30,13 @@ struct Traffic {
   double read_bytes = 0;      ///< other ones
   double write_bytes = 0;
 };
-/// The optimum of a linear program: at each position values in gaps are missing to the extent of
-/// the excess; what is missing of a value is read once for each gap, and written once however many
-/// gaps it has. Values may be missing in part.
+/// A linear program: at each position values in gaps are missing to the extent of the excess; what
+/// is missing of a value is read once for each gap, and written once however many gaps it has (from
+/// the first of them to the last it may be missing). Values may be missing in part. Its optimum, up
+/// to what values cost that are missing where the steps that are looked at begin.
 /// Cost: O(S log S), S = gaps and positions of 64 steps, of fewer above 10,000 ops, of 3 at least.
+/// @param excess  the step's, for a budget
 [[nodiscard]] Traffic least_traffic(const Lifetimes& life, const Graph& graph,
-                                    std::uint64_t budget_bytes);
+                                    const Excess& excess);
 
 }  // namespace ho::analyzer

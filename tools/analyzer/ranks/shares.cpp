@@ -96,7 +96,8 @@ Hardware for_one(const Hardware& hardware, std::size_t rank, const std::vector<L
 
 LinkShare least_bytes(const Graph& graph, const schedule::Schedule& schedule) {
   const auto of = [&](const Graph& steps) {
-    return least_traffic(lifetimes_of(steps, 1), steps, schedule.device_budget_bytes);
+    const Lifetimes life = lifetimes_of(steps, 1);
+    return least_traffic(life, steps, excess_of(life, steps, schedule.device_budget_bytes));
   };
   const Traffic given = of(graph);
   const Traffic chosen = of(in_order_of(graph, schedule));
