@@ -103,7 +103,7 @@ TEST_CASE("least traffic: a step whose windows all fit is bound by the sum of it
   for (int i = 0; i < 3; ++i) {
     weights.push_back(build.storage(1000, StorageKind::kWeight, true));
   }
-  for (int i = 0; i < 3; ++i) {
+  for (std::size_t i = 0; i < 3; ++i) {
     build.op(10, {}, {build.storage(2000, StorageKind::kWorkspace)});
     build.op(10, {weights[(i + 1) % 3], weights[(i + 2) % 3]}, {});
   }
@@ -135,7 +135,7 @@ TEST_CASE("least traffic: never above the best set of whole gaps, and as much fo
     }
     const Lifetimes life = lifetimes_of(graph, 1);
     const std::uint64_t peak = *std::max_element(life.live.begin(), life.live.end());
-    for (const std::uint64_t percent : {55, 70, 85}) {
+    for (const std::uint64_t percent : {55U, 70U, 85U}) {
       const std::uint64_t budget = peak * percent / 100 / 1000 * 1000;
       std::uint32_t leaving = 0;
       for (const Gap& gap : life.gaps) leaving += !gap.dead && gap.to > gap.from + 1 ? 1 : 0;
