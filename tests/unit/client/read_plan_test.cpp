@@ -218,12 +218,13 @@ TEST_CASE("chunks: they divide a tile, in the order in which they are stored", "
     Prng random(seed);
     layout::Box tile;
     tile.dimensions = 1 + random.below(4);
-    const std::uint64_t most = std::array{2'000'000, 1500, 120, 36}.at(tile.dimensions - 1);
+    const std::uint64_t most =
+        std::array<std::uint64_t, 4>{2'000'000, 1500, 120, 36}.at(tile.dimensions - 1);
     for (std::size_t d = 0; d < tile.dimensions; ++d) {
       const std::uint64_t begin = random.below(100);
       tile.sides[d] = {begin, begin + 1 + random.below(most)};
     }
-    const std::uint64_t element = std::array{1, 2, 4, 8, 12}.at(random.below(5));
+    const std::uint64_t element = std::array<std::uint64_t, 5>{1, 2, 4, 8, 12}.at(random.below(5));
     const Chunking chunking = random.below(2) == 0 ? Chunking::kRows : Chunking::kGrid;
     const client::ChunkGrid chunks(tile, element, chunking);
     if (chunking == Chunking::kRows) CHECK(chunks.in_order());
