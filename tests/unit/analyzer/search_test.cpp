@@ -355,7 +355,7 @@ TEST_CASE("search: plans of random graphs with all marks are legal and never lon
   std::uint32_t reordered = 0;
   std::uint32_t recomputed = 0;
   std::uint32_t kept_orders = 0;
-  test::for_each_seed(600, [&](std::uint64_t seed) {
+  test::for_each_seed(400, [&](std::uint64_t seed) {
     INFO("HO_SEED=" << seed);
     const Graph graph = marked(test::random_graph(seed, 50), seed);
     const std::uint64_t peak = analyzer::peak_unmanaged_bytes(graph);
