@@ -84,6 +84,9 @@ Result<void> Publisher::lay_out() {
     if (!stored) continue;
     tile.offset_bytes = tiles_bytes_;
     tile.checksums.resize(tiles_.back().chunks.size());
+    if (!tiles_.back().chunks.in_order()) {
+      if (auto ok = bounce_.prepare(); !ok) return ok;
+    }
     tiles_bytes_ = align_up(tiles_bytes_ + bytes, kTileAlign);
   }
   description_ = description_of(options_.mesh, options_.tensors, options_.chunking);
@@ -272,9 +275,6 @@ Result<void> Publisher::put_tile(TransferWindow& window, const Slot& slot, const
   const ObjectMemory& memory = memory_.at(tensor);
   ObjectTile& stored = manifest_.tiles[tensor];
   const bool direct = chunks.in_order();
-  if (!direct) {
-    if (auto ok = bounce_.prepare(); !ok) return ok;
-  }
   for (std::size_t begin = 0, end = 0; begin < chunks.size(); begin = end) {
     const std::uint64_t offset = chunks.offset_bytes(begin);
     while (end < chunks.size() && chunks.offset_bytes(end + 1) - offset <= kObjectPieceBytes) ++end;

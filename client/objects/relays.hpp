@@ -34,7 +34,8 @@ class Relays {
     std::uint32_t versions = 2;  ///< of this rank's parts, kept
   };
   /// @param whole  reads the versions, where the others do not help.
-  /// @return kInvalidArgument: an axis that the mesh lacks, no run, or a name that is too long.
+  /// @return kInvalidArgument: an axis that the mesh lacks, no run, no versions or too many, a name
+  /// that is too long, or two wanted tensors of one name.
   [[nodiscard]] static Result<std::unique_ptr<Relays>> create(Pool& pool, Subscriber& whole,
                                                               const Options& options);
   Relays(const Relays&) = delete;
@@ -44,7 +45,7 @@ class Relays {
   /// As whole.read(), of the version that it has open.
   [[nodiscard]] Result<void> read();
 
-  /// Reads that the others' parts sufficed for, and the others.
+  /// How many reads took the rest from other ranks, and how many did not.
   [[nodiscard]] std::uint64_t relayed() const { return relayed_; }
   [[nodiscard]] std::uint64_t direct() const { return direct_; }
   /// What a relayed read fetches from the publisher; 0 before the first.

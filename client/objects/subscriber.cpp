@@ -253,6 +253,14 @@ Result<void> Subscriber::plan_by(const ObjectManifest& manifest, const ObjectPar
   plan_ = std::move(*plan);
   plan_number_ += 1;
   if (options_.own_part) plan_.leave_out(*options_.own_part);
+  const bool in_place =
+      std::all_of(plan_.tiles.begin(), plan_.tiles.end(), [](const TileRead& tile) {
+        return std::all_of(tile.pieces.begin(), tile.pieces.end(),
+                           [](const PieceRead& one) { return one.destination_bytes.has_value(); });
+      });
+  if (!in_place) {
+    if (auto ok = bounce_.prepare(); !ok) return ok;
+  }
   mesh_ = manifest.mesh;
   tensors_ = manifest.tensors;
   description_ = part.description;
@@ -332,9 +340,6 @@ Result<void> Subscriber::start(TransferWindow& window, Fetch& fetch) {
   const std::uint64_t from =
       held.part.offset_bytes + held.tiles[fetch.tile->tensor].offset_bytes + piece.begin_bytes;
   const bool direct = piece.destination_bytes.has_value();
-  if (!direct) {
-    if (auto ok = bounce_.prepare(); !ok) return ok;
-  }
   fetch.bytes = direct ? memory.data + *piece.destination_bytes : bounce_.next();
   return window.start(Direction::kGet, held.arena->map, from, fetch.bytes, piece.length_bytes,
                       direct ? *memory.registered : bounce_.handles());

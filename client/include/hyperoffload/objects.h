@@ -119,8 +119,9 @@ HO_API void ho_publisher_close(ho_publisher* publisher);
  * until ho_subscriber_close. They may be a part of the object's tensors.
  *
  * HO_OK                *out is the caller's until ho_subscriber_close.
- * HO_INVALID_ARGUMENT  a null argument, a mesh that cannot be read, or a relay without a run, with
- * an axis that the mesh lacks, or with two tensors of one name. */
+ * HO_INVALID_ARGUMENT  a null argument, or a mesh that cannot be read. With a relay: no run, more
+ *                      than 1024 versions, a name of more than 223 bytes, an axis that the mesh
+ *                      lacks, or two tensors of one name. */
 HO_API ho_status ho_subscriber_open(ho_pool* pool, const ho_object_options* options,
                                     const ho_tensor* tensors, size_t count, ho_subscriber** out);
 /* Opens the newest complete version in [least, most] and closes the one that was open. 0 and

@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <hyperoffload/objects.hpp>
 #include <string>
 #include <vector>
 
@@ -92,5 +93,15 @@ class ObjectRanks {
   std::vector<layout::Box> boxes_;
   std::vector<std::vector<std::uint32_t>> tiles_;
 };
+
+/// A publisher of the tensor for each rank.
+inline std::vector<hyperoffload::Publisher> publish_all(ho_pool* pool, ObjectRanks& ranks,
+                                                        std::uint64_t run) {
+  std::vector<hyperoffload::Publisher> out;
+  for (std::size_t rank = 0; rank < ranks.count(); ++rank) {
+    out.emplace_back(pool, ranks.options(rank, run), std::vector{ranks.tensor(rank)});
+  }
+  return out;
+}
 
 }  // namespace ho::test

@@ -31,18 +31,11 @@ using hyperoffload::Publisher;
 using hyperoffload::Subscriber;
 using test::connect_pool;
 using test::PoolHandle;
+using test::publish_all;
 using test::TwoNodes;
 
 using Shape = layout::Shape;
 using Ranks = test::ObjectRanks;
-
-std::vector<Publisher> publish_all(ho_pool* pool, Ranks& ranks, std::uint64_t run) {
-  std::vector<Publisher> out;
-  for (std::size_t rank = 0; rank < ranks.count(); ++rank) {
-    out.emplace_back(pool, ranks.options(rank, run), std::vector{ranks.tensor(rank)});
-  }
-  return out;
-}
 
 ho_status acquire(const Subscriber& subscriber, std::uint64_t least = 0,
                   std::uint64_t most = UINT64_MAX) {

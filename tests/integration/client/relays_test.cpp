@@ -20,6 +20,7 @@ using hyperoffload::Subscriber;
 using test::connect_pool;
 using test::ObjectRanks;
 using test::PoolHandle;
+using test::publish_all;
 using test::TwoNodes;
 
 /// The number behind a field of ho_object_text, behind `after`.
@@ -63,14 +64,6 @@ struct Readers {
   std::deque<PoolHandle> pools;
   std::vector<Subscriber> readers;
 };
-
-std::vector<Publisher> publish_all(ho_pool* pool, ObjectRanks& ranks, std::uint64_t run) {
-  std::vector<Publisher> out;
-  for (std::size_t rank = 0; rank < ranks.count(); ++rank) {
-    out.emplace_back(pool, ranks.options(rank, run), std::vector{ranks.tensor(rank)});
-  }
-  return out;
-}
 
 }  // namespace
 

@@ -266,6 +266,14 @@ def changed_bytes_are_a_miss(node):
     job.close()
 
 
+def only_ddr_is_left(node, job, in_ddr):
+    assert node.figures()["blocks"] == in_ddr
+    job.until_back()
+    assert len(job.get()) == in_ddr
+    job.close()
+    node.clear_tenant()
+
+
 def flash_that_others_used_is_free(node):
     job = filled(node)
     in_ddr = node.settled()["ddr_bytes"] // BLOCK
@@ -282,11 +290,7 @@ def flash_that_others_used_is_free(node):
     node.before_next = use
     node.upgrade()
     assert 'are lost why="the paths were used since' in node.log()
-    assert node.figures()["blocks"] == in_ddr
-    job.until_back()
-    assert len(job.get()) == in_ddr
-    job.close()
-    node.clear_tenant()
+    only_ddr_is_left(node, job, in_ddr)
 
 
 def extents_without_an_index_are_free(node):
@@ -320,11 +324,7 @@ def without_room_for_both_the_index_is_left(node):
     in_ddr = node.settled()["ddr_bytes"] // BLOCK
     assert node.ask("upgrade", "3", "--force")["upgraded"]
     assert "blocks" in node.left and "extents" not in node.left, node.left
-    assert node.figures()["blocks"] == in_ddr
-    job.until_back()
-    assert len(job.get()) == in_ddr
-    job.close()
-    node.clear_tenant()
+    only_ddr_is_left(node, job, in_ddr)
 
 
 def a_kill_before_flash_has_ended_costs_what_is_only_there(node):
@@ -334,11 +334,7 @@ def a_kill_before_flash_has_ended_costs_what_is_only_there(node):
     node.upgrade()
     assert node.exits == [-signal.SIGKILL], node.exits
     assert "blocks" in node.left and "extents" not in node.left, node.left
-    assert node.figures()["blocks"] == in_ddr
-    job.until_back()
-    assert len(job.get()) == in_ddr
-    job.close()
-    node.clear_tenant()
+    only_ddr_is_left(node, job, in_ddr)
 
 
 def quotas_hold_for_them(node):

@@ -293,3 +293,16 @@ TEST_CASE("chunks: the rules are those of FORMATS.md", "[unit]") {
   CHECK(grid.offset_bytes(16) == 63 * 12'000);
   CHECK(grid.offset_bytes(17) == 63 * 12'000 + 63 * 188 * 4);
 }
+
+TEST_CASE("read plan: what a reader has already is left out", "[unit]") {
+  const auto mesh = layout::parse_mesh("2:r");
+  REQUIRE(mesh.ok());
+  const ObjectTensor tensor{"w", "r", {4'000'000}, 4, "f32"};
+  auto plan =
+      plan_read(*mesh, {tensor}, Chunking::kRows, *mesh, 1, {{"w", "-", {}, 0, "", 16'000'000}});
+  REQUIRE(plan.ok());
+  plan->leave_out(1);
+  CHECK(plan->fetched_bytes == 8'000'000);
+  REQUIRE(plan->tiles.size() == 1);
+  CHECK(plan->tiles.front().position == 0);
+}
