@@ -348,29 +348,33 @@ Result<void> Executor::completed(const Instance& instance, const DeviceOrder& or
   return {};
 }
 
-std::optional<ReadyTransfer> Executor::next() {
+std::uint64_t Executor::needed_at(std::uint32_t node, std::uint64_t step) const {
+  const std::uint64_t relative = nodes_[node].needed_rel;
+  return relative == kNeverNeeded ? kNeverNeeded : step * positions_ + relative;
+}
+
+ReadyOp Executor::give_out(std::uint32_t node, std::uint64_t step) {
+  const std::size_t at = slot(node, step);
+  HO_CHECK(progress_[at] == Progress::kReady);
+  progress_[at] = Progress::kInFlight;
+  in_flight_ += 1;
+  return {instance_of(node, step), needed_at(node, step), nodes_[node].droppable,
+          orders_.empty() ? DeviceOrder{} : orders_[at]};
+}
+
+std::optional<ReadyOp> Executor::next() {
   if (ready_.empty()) return std::nullopt;
   std::pop_heap(ready_.begin(), ready_.end(), NeededLater{});
   const HeapEntry entry = ready_.back();
   ready_.pop_back();
-  Progress& progress = progress_[slot(entry.node, entry.step)];
-  HO_CHECK(progress == Progress::kReady);
-  progress = Progress::kInFlight;
-  in_flight_ += 1;
-  const std::size_t at = slot(entry.node, entry.step);
-  return ReadyTransfer{instance_of(entry.node, entry.step), entry.needed_at,
-                       nodes_[entry.node].droppable, orders_.empty() ? DeviceOrder{} : orders_[at]};
+  return give_out(entry.node, entry.step);
 }
 
-std::optional<Instance> Executor::next_detach() {
+std::optional<ReadyOp> Executor::next_detach() {
   if (detaches_.empty()) return std::nullopt;
   const Pending detach = detaches_.back();
   detaches_.pop_back();
-  Progress& progress = progress_[slot(detach.node, detach.step)];
-  HO_CHECK(progress == Progress::kReady);
-  progress = Progress::kInFlight;
-  in_flight_ += 1;
-  return instance_of(detach.node, detach.step);
+  return give_out(detach.node, detach.step);
 }
 
 bool Executor::all_complete(CacheOpList list, std::uint32_t index) const {
@@ -404,10 +408,7 @@ void Executor::satisfy(std::uint32_t node, std::uint64_t step, const DeviceOrder
     detaches_.push_back({node, step});
     return;
   }
-  const std::uint64_t relative = nodes_[node].needed_rel;
-  const std::uint64_t needed =
-      relative == kNeverNeeded ? kNeverNeeded : step * positions_ + relative;
-  ready_.push_back({needed, step * nodes_.size() + nodes_[node].rank, node, step});
+  ready_.push_back({needed_at(node, step), step * nodes_.size() + nodes_[node].rank, node, step});
   std::push_heap(ready_.begin(), ready_.end(), NeededLater{});
 }
 

@@ -27,8 +27,8 @@ struct Instance {
 
 using schedule::kNeverNeeded;
 
-/// A transfer that may start now.
-struct ReadyTransfer {
+/// A cache op that may start now.
+struct ReadyOp {
   Instance instance;
   /// Global position (step * position count + position) of the first op that waits for it, directly
   /// or through other cache ops; kNeverNeeded where none does.
@@ -94,12 +94,12 @@ class Executor {
   void restart(std::span<const std::uint8_t> skip = {});
 
   /// Takes a Detach all of whose dependencies are met; the caller releases the bytes.
-  [[nodiscard]] std::optional<Instance> next_detach();
+  [[nodiscard]] std::optional<ReadyOp> next_detach();
 
   /// Takes the ready transfer needed soonest; of those for one op the one that the plan starts
   /// first: it gave the channel to that one first, since others wait for it or it takes longer.
   /// O(log ready).
-  [[nodiscard]] std::optional<ReadyTransfer> next();
+  [[nodiscard]] std::optional<ReadyOp> next();
 
   /// Leading positions (a global count) whose waits are all satisfied. Never falls.
   [[nodiscard]] std::uint64_t ready_through() const { return ready_through_; }
@@ -166,6 +166,8 @@ class Executor {
   void drop_reads();
   void build_ranks(const schedule::Schedule& schedule);
   void reset_instances();
+  [[nodiscard]] ReadyOp give_out(std::uint32_t node, std::uint64_t step);
+  [[nodiscard]] std::uint64_t needed_at(std::uint32_t node, std::uint64_t step) const;
   [[nodiscard]] bool skips(std::uint32_t node) const;
   void enter(State from, State to);
   [[nodiscard]] std::size_t slot(std::uint32_t node, std::uint64_t step) const;

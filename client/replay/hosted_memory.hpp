@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "client/accel/device_order.hpp"
 #include "client/transfer/command_ring.hpp"
 #include "common/base/check.hpp"
 #include "common/model/graph.hpp"
@@ -19,6 +20,10 @@ namespace ho::client {
 ///   transfer thread --ask()--> requests --next_request()--> job's thread: take or drop
 ///   transfer thread <--next_answer()-- answers <--answer()--
 ///
+/// On an accelerator memory is taken and dropped in the order of the job's stream: it may be used
+/// there at once. So a request to drop says which copies the stream has to wait for first, and an
+/// answer which work of the stream may still use the memory that was taken.
+///
 /// Threads: as each function says. An answer happens before the transfer thread sees it, so the
 /// address that the job's thread wrote before it is seen too.
 class HostedMemory {
@@ -28,6 +33,11 @@ class HostedMemory {
     Ask ask = Ask::kTake;
     std::uint32_t flight = 0;  ///< the transfer thread's name for it
     StorageIndex storage;
+    DeviceOrder after;  ///< of a drop on an accelerator: the job's stream has to wait for it first
+  };
+  struct Answer {
+    std::uint32_t flight = 0;
+    std::uint64_t job_mark = 0;  ///< of taken memory on an accelerator: DeviceStreams::mark_job()
   };
 
   /// At most `flights_max` requests are without an answer at a time.
@@ -49,10 +59,10 @@ class HostedMemory {
     HO_CHECK(posted);
     asked_ += 1;
   }
-  [[nodiscard]] std::optional<std::uint32_t> next_answer() {
-    std::uint32_t flight = 0;
-    if (!answers_.pop(flight)) return std::nullopt;
-    return flight;
+  [[nodiscard]] std::optional<Answer> next_answer() {
+    Answer answer;
+    if (!answers_.pop(answer)) return std::nullopt;
+    return answer;
   }
   /// Requests ever made.
   [[nodiscard]] std::uint64_t asked() const { return asked_; }
@@ -71,8 +81,8 @@ class HostedMemory {
     if (!requests_.pop(request)) return std::nullopt;
     return request;
   }
-  void answer(std::uint32_t flight) {
-    const bool posted = answers_.push(flight);
+  void answer(const Answer& answer) {
+    const bool posted = answers_.push(answer);
     HO_CHECK(posted);
   }
 
@@ -85,7 +95,7 @@ class HostedMemory {
 
   std::vector<std::atomic<std::byte*>> addresses_;
   CommandRing<Request> requests_;
-  CommandRing<std::uint32_t> answers_;
+  CommandRing<Answer> answers_;
   std::uint64_t asked_ = 0;
 };
 

@@ -280,30 +280,41 @@ bool Plan::take(StorageIndex storage) {
 void Plan::serve() {
   if (hosted_ == nullptr) return;
   bool answered = false;
-  const auto answer = [&](const HostedMemory::Request& request) {
-    hosted_->answer(request.flight);
+  const auto answer = [&](const HostedMemory::Request& request, std::uint64_t job_mark) {
+    hosted_->answer({request.flight, job_mark});
     answered = true;
   };
-  const auto refused = std::remove_if(refused_.begin(), refused_.end(), [&](const auto& request) {
+  std::erase_if(refused_, [&](const auto& request) {
     if (!take(request.storage)) return false;
-    answer(request);
+    answer(request, mark_taken());
     return true;
   });
-  refused_.erase(refused, refused_.end());
   while (const auto request = hosted_->next_request()) {
     served_ += 1;
-    if (request->ask == HostedMemory::Ask::kTake && !take(request->storage)) {
-      refused_.push_back(*request);
+    if (request->ask == HostedMemory::Ask::kTake) {
+      if (take(request->storage)) {
+        answer(*request, mark_taken());
+      } else {
+        refused_.push_back(*request);
+      }
       continue;
     }
-    if (request->ask == HostedMemory::Ask::kDrop) {
-      std::byte* const memory = hosted_->address(request->storage);
-      set_address(request->storage, nullptr, Origin::kJob);
-      if (memory != nullptr) runtime_.drop(*numbers_[request->storage.value()], memory);
-    }
-    answer(*request);
+    // A device that has failed fails the step, too.
+    if (streams_ != nullptr) (void)streams_->hold_job(request->after);
+    std::byte* const memory = hosted_->address(request->storage);
+    set_address(request->storage, nullptr, Origin::kJob);
+    if (memory != nullptr) runtime_.drop(*numbers_[request->storage.value()], memory);
+    answer(*request, 0);
   }
   if (answered) runtime_.pool().engine().ring();
+}
+
+/// What the job's stream has queued so far may still use memory that was just taken.
+std::uint64_t Plan::mark_taken() {
+  if (streams_ == nullptr) return 0;
+  const std::uint64_t mark = streams_->next_job_mark();
+  // A device that has failed fails the transfer, too.
+  return streams_->mark_job(mark) ? mark : 0;
 }
 
 /// An operand of this position for which the job had no memory.

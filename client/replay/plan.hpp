@@ -237,6 +237,7 @@ class Plan {
   [[nodiscard]] bool op_ended();
   [[nodiscard]] Result<void> check_order(std::uint32_t position) const;
   [[nodiscard]] bool take(StorageIndex storage);
+  [[nodiscard]] std::uint64_t mark_taken();
   [[nodiscard]] std::optional<StorageIndex> missing_for(std::uint32_t position) const;
 
   Runtime& runtime_;

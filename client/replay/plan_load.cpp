@@ -467,8 +467,8 @@ Result<void> Plan::make_replay(const Schedule& schedule) {
   if (!runtime_.device().hosted()) {
     memory.arena = runtime_.device().arena;
     memory.arena_handles = runtime_.arena_handles();
-    memory.streams = runtime_.streams();
   }
+  memory.streams = runtime_.streams();
   memory.homes = homes_;
   memory.staging = &staging_area_;
   auto replay = Replay::create(schedule, memory, runtime_.owner());

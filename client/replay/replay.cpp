@@ -50,6 +50,7 @@ Replay::Entry Replay::entry(StorageIndex storage, const ValuePlace& place) const
 void Replay::restart(std::span<const ValuePlace> places, std::uint64_t first_step,
                      std::uint64_t first_mark) {
   HO_CHECK(places.size() == persistent_.size() && in_flight_ == 0 && asked_ == 0);
+  HO_CHECK(leaving_.empty());
   places_.assign(places.begin(), places.end());
   version_.assign(places.size(), 1);
   staged_version_.assign(places.size(), 0);
@@ -140,8 +141,8 @@ std::uint32_t Replay::open_flight(const Instance& instance, std::uint64_t now_ti
   return flight;
 }
 
-void Replay::ask(HostedMemory::Ask what, std::uint32_t flight) {
-  hosted_->ask({what, flight, move_of(flights_[flight].instance).storage});
+void Replay::ask(HostedMemory::Ask what, std::uint32_t flight, const DeviceOrder& after) {
+  hosted_->ask({what, flight, move_of(flights_[flight].instance).storage, after});
   asked_ += 1;
 }
 
@@ -167,18 +168,32 @@ bool Replay::lies_at(const Move& move) const {
 /// An arena's bytes are free as soon as nothing holds them.
 void Replay::release_at_once() {
   if (hosted_ != nullptr) return;
-  while (const auto detach = executor_.next_detach()) released(*detach);
+  while (const auto detach = executor_.next_detach()) released(detach->instance);
 }
 
-/// The job must drop the bytes that it has placed.
+/// Whether a copy from or to the bytes is queued on the device. Kernels do not matter: what the job
+/// does next with the memory comes after them, in its own stream.
+bool Replay::still_copied(const ReadyOp& detach) const {
+  if (memory_.streams == nullptr) return false;
+  DeviceOrder copies = detach.after;
+  copies[Lane::kJob] = 0;
+  return !memory_.streams->ended(copies);
+}
+
+/// The job must drop the bytes that it has placed. On a device it may use them at once, so copies
+/// have to end first. They are not waited for here before the job comes to what needs the room:
+/// its stream then waits, and not its thread.
 std::size_t Replay::ask_to_drop() {
+  if (hosted_ == nullptr) return 0;
+  while (const auto detach = executor_.next_detach()) leaving_.push_back(*detach);
   std::size_t count = 0;
-  while (hosted_ != nullptr && !free_flights_.empty()) {
-    const auto detach = executor_.next_detach();
-    if (!detach) break;
-    ask(HostedMemory::Ask::kDrop, open_flight(*detach, 0));
+  std::erase_if(leaving_, [&](const ReadyOp& detach) {
+    const bool needed = detach.needed_at <= executor_.positions_ended_count();
+    if (free_flights_.empty() || (!needed && still_copied(detach))) return false;
+    ask(HostedMemory::Ask::kDrop, open_flight(detach.instance, 0), detach.after);
     count += 1;
-  }
+    return true;
+  });
   return count;
 }
 
@@ -186,17 +201,19 @@ std::size_t Replay::ask_to_drop() {
 std::size_t Replay::take_answers(Mover& mover) {
   std::size_t count = 0;
   while (hosted_ != nullptr && !failure_ && !mover.full()) {
-    const auto flight = hosted_->next_answer();
-    if (!flight) break;
+    const auto answer = hosted_->next_answer();
+    if (!answer) break;
     HO_CHECK(asked_ > 0);
     asked_ -= 1;
     count += 1;
-    const Instance instance = flights_[*flight].instance;
-    if (move_of(instance).kind == CacheOpKind::kPrefetch) {
-      start(mover, *flight);
+    Flight& flight = flights_[answer->flight];
+    if (move_of(flight.instance).kind == CacheOpKind::kPrefetch) {
+      flight.taken_mark = answer->job_mark;
+      start(mover, answer->flight);
     } else {
-      free_flights_.push_back(*flight);
-      released(instance);
+      const Instance detach = flight.instance;
+      free_flights_.push_back(answer->flight);
+      released(detach);
     }
   }
   return count;
@@ -253,6 +270,13 @@ void Replay::start(Mover& mover, std::uint32_t number) {
     std::byte* const bytes = hosted_->address(move.storage);
     HO_CHECK(bytes != nullptr);
     transfer.memory = bytes + move.begin_bytes;
+  } else if (!move.flash) {
+    const std::uint64_t offset = move.device_offset_bytes + move.begin_bytes;
+    transfer.memory = memory_.arena->data() + offset;
+    transfer.local = memory_.arena_handles;
+    device_end_bytes_ = std::max(device_end_bytes_, offset + move.bytes);
+  }
+  if (!move.flash && hosted_ != nullptr && memory_.streams == nullptr) {
     auto handles = mover.register_memory({transfer.memory, move.bytes});
     if (!handles) {
       free_flights_.push_back(number);
@@ -262,18 +286,12 @@ void Replay::start(Mover& mover, std::uint32_t number) {
     }
     flight.handles = transfer.local = *handles;
     flight.registered = true;
-  } else if (!move.flash) {
-    // On an accelerator `memory` is an address there, and never read.
-    const std::uint64_t offset = move.device_offset_bytes + move.begin_bytes;
-    transfer.memory = memory_.arena->data() + offset;
-    transfer.local = memory_.arena_handles;
-    device_end_bytes_ = std::max(device_end_bytes_, offset + move.bytes);
   }
-  if (memory_.streams != nullptr) {
+  if (memory_.streams != nullptr) {  // `memory` is an address there, and never read
     transfer.streams = memory_.streams;
     transfer.after = flight.after;
-    transfer.after[Lane::kJob] =
-        DeviceStreams::position_mark(first_mark_, flight.after[Lane::kJob]);
+    transfer.after[Lane::kJob] = std::max(
+        flight.taken_mark, DeviceStreams::position_mark(first_mark_, flight.after[Lane::kJob]));
   }
   transfer.droppable = flight.droppable;
   transfer.urgency = Urgency::kScheduled + mover.progress() + positions_until(flight);
@@ -303,6 +321,7 @@ bool Replay::stop(Mover& mover) {
     // What the job took or dropped meanwhile shows in its addresses.
     if (hosted_ != nullptr) hosted_->clear();
     asked_ = 0;
+    leaving_.clear();
     again_.clear();
     stopped_ = true;
   }

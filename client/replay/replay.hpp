@@ -59,7 +59,7 @@ struct ReplayMemory {
   /// The arena, at least the schedule's arena_bytes; nothing: the job places the bytes itself.
   std::optional<std::span<std::byte>> arena;
   LocalHandles arena_handles;
-  /// Set: the arena is this accelerator's memory, and moves are complete once they are queued.
+  /// Set: device memory is this accelerator's, and moves are complete once they are queued.
   DeviceStreams* streams = nullptr;
   std::span<const StorageHome> homes = {};  ///< by storage; used in create() only
   const HomeArea* staging = nullptr;        ///< what the schedule's staging slots lie in
@@ -168,7 +168,8 @@ class Replay {
   [[nodiscard]] std::size_t in_flight() const { return in_flight_; }
   /// Nothing moves, nothing can start before the job goes on, and it is asked for nothing.
   [[nodiscard]] bool quiet() const {
-    return in_flight_ == 0 && asked_ == 0 && again_.empty() && !executor_.has_ready();
+    return in_flight_ == 0 && asked_ == 0 && leaving_.empty() && again_.empty() &&
+           !executor_.has_ready();
   }
   /// Whether the bytes of all transfers that have come back have moved, too.
   [[nodiscard]] bool settled() const {
@@ -243,9 +244,10 @@ class Replay {
     bool droppable = false;     ///< only a next step reads what it brings
     std::uint64_t version = 0;  ///< version of the value that it moves
     DeviceOrder after;
-    std::uint8_t home = 0;    ///< 0 or 1: which of two homes it reads or writes
-    bool yields = false;      ///< it may fail: another home has the value, or gets it
-    bool registered = false;  ///< `handles` are its own
+    std::uint64_t taken_mark = 0;  ///< HostedMemory::Answer::job_mark
+    std::uint8_t home = 0;         ///< 0 or 1: which of two homes it reads or writes
+    bool yields = false;           ///< it may fail: another home has the value, or gets it
+    bool registered = false;       ///< `handles` are its own
     LocalHandles handles;
   };
   /// What an op does to a storage beyond reading it.
@@ -276,6 +278,7 @@ class Replay {
   [[nodiscard]] bool wanted_in_step(StorageIndex storage) const;
 
   void release_at_once();
+  [[nodiscard]] bool still_copied(const ReadyOp& detach) const;
   std::size_t ask_to_drop();
   std::size_t take_answers(Mover& mover);
   // Storages with two homes: replay_copies.cpp.
@@ -295,7 +298,7 @@ class Replay {
   void released(const Instance& instance);
   void moved(const Move& move, std::uint64_t version);
   void position_ended(std::uint32_t position);
-  void ask(HostedMemory::Ask what, std::uint32_t flight);
+  void ask(HostedMemory::Ask what, std::uint32_t flight, const DeviceOrder& after = {});
 
   Executor executor_;
   ReplayMemory memory_;
@@ -324,8 +327,9 @@ class Replay {
   /// By storage with two homes; bit h: the latest value is not stored to home h, whose node is lost
   /// or being restarted.
   std::vector<std::uint8_t> given_up_;
-  std::vector<Flight> again_;                  ///< transfers that failed, and begin again
-  std::vector<std::uint64_t> version_;         ///< by storage: of its latest value; from 1 on
+  std::vector<Flight> again_;           ///< transfers that failed, and begin again
+  std::vector<ReadyOp> leaving_;        ///< detaches of hosted bytes that a device may still copy
+  std::vector<std::uint64_t> version_;  ///< by storage: of its latest value; from 1 on
   std::vector<std::uint64_t> staged_version_;  ///< of what its staging slot gets; 0: an old one
   std::vector<Flight> flights_;                ///< by cookie
   std::vector<std::uint32_t> free_flights_;

@@ -56,6 +56,7 @@ Result<Replay> Replay::create(const Schedule& schedule, const ReplayMemory& memo
   const std::size_t flights =
       std::min<std::size_t>(Mover::kTransfersMax, kStepsKept * made.moves_.size());
   made.flights_.resize(flights);
+  made.leaving_.reserve(kStepsKept * made.moves_.size());
   if (!memory.arena) {
     made.hosted_ = std::make_unique<HostedMemory>(schedule.storages.size(), flights);
   }

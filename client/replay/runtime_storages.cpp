@@ -224,7 +224,8 @@ Result<void> Runtime::peek(StorageNumber number, std::span<std::byte> into) {
     const std::uint64_t parity = (in_step_->steps_begun() + 1) % 2;
     seen.home.offset_bytes.fill(seen.home.offset_bytes[parity]);
     seen.home.second.offset_bytes.fill(seen.home.second.offset_bytes[parity]);
-    if (auto got = storages_->read(seen, into); !got) return moved_badly(got.error());
+    seen.address = into.data();
+    if (auto got = storages_->fetch(seen); !got) return moved_badly(got.error());
     // Once its prefetch has ended, its home may get another storage's bytes.
     seen.place = place_now(*index);
     if (!seen.place.on_device) return {};
@@ -232,6 +233,14 @@ Result<void> Runtime::peek(StorageNumber number, std::span<std::byte> into) {
   if (!seen.place.on_device) return no_value(seen);
   const std::byte* const memory = in_step_->replay().hosted()->address(*index);
   HO_CHECK(memory != nullptr);
+  if (streams_ != nullptr) {
+    if (memory != into.data()) {
+      return Error(Errc::kUnsupported, name + " is on the accelerator: copy it from there");
+    }
+    // Its prefetch may be queued and not ended.
+    if (auto ok = streams_->hold_job(streams_->everything()); !ok) return moved_badly(ok.error());
+    return {};
+  }
   if (memory != into.data()) std::copy_n(memory, into.size(), into.begin());
   return {};
 }

@@ -175,22 +175,24 @@ Result<void> Storages::move_host(Direction direction, const StorageHome& home,
 }
 
 Result<void> Storages::move_device(Direction direction, HeldStorage& storage) {
+  std::span<std::byte> memory(storage.address, storage.bytes);
   if (device_.hosted()) {
     HO_CHECK(storage.address != nullptr);
-    return move_host(direction, storage.home, {storage.address, storage.bytes},
-                     storage.place.stale_homes);
+  } else {
+    HO_CHECK(storage.place.on_device &&
+             storage.place.device_offset_bytes + storage.bytes <= device_.arena.size());
+    memory = device_.arena.subspan(storage.place.device_offset_bytes, storage.bytes);
   }
-  HO_CHECK(storage.place.on_device &&
-           storage.place.device_offset_bytes + storage.bytes <= device_.arena.size());
-  const auto memory = device_.arena.subspan(storage.place.device_offset_bytes, storage.bytes);
-  if (streams_ == nullptr) {
-    return move(direction, storage.home, memory, registered(direction, arena_),
-                storage.place.stale_homes);
+  const std::uint8_t stale = storage.place.stale_homes;
+  if (streams_ != nullptr) {
+    const auto copy = [&](const ArenaMap& map, std::uint64_t offset_bytes,
+                          std::span<std::byte> part) {
+      return pool_.move_device(direction, map, offset_bytes, part, *streams_);
+    };
+    return move(direction, storage.home, memory, copy, stale);
   }
-  return move(direction, storage.home, memory,
-              [&](const ArenaMap& map, std::uint64_t offset_bytes, std::span<std::byte> part) {
-                return pool_.move_device(direction, map, offset_bytes, part, *streams_);
-              });
+  if (device_.hosted()) return move_host(direction, storage.home, memory, stale);
+  return move(direction, storage.home, memory, registered(direction, arena_), stale);
 }
 
 Result<void> Storages::store(HeldStorage& storage) {

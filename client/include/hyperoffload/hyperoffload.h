@@ -367,7 +367,8 @@ typedef struct ho_device_memory {
      the thread that drives the runtime, inside that thread's calls (ho_step_begin, ho_before,
      ho_after, ho_read, ho_write, ho_sync, ho_leave, ho_fetch, ho_evict, ho_unload). They must not
      call the runtime. Between take and drop the library may read and write the memory at any
-     time. */
+     time. On an accelerator the memory is one that work of `stream` may use, as a framework's
+     allocator gives it: what was queued there before may still use it. */
   void* (*take)(void* context, ho_storage storage, uint64_t bytes);
   void (*drop)(void* context, ho_storage storage, void* memory);
   void* context;
@@ -382,9 +383,10 @@ typedef struct ho_device_memory {
                       all nodes but one are lost, new ones get one home */
 } ho_device_memory;
 
-/* Accelerators. With HO_DEVICE_CUDA the arena is device memory of the device `ordinal`, as
- * cuMemAlloc and cudaMalloc give it, and all kernels of the job's steps run on `stream`. The calls
- * of a step then do not wait for the device, but put the device's work in order:
+/* Accelerators. With HO_DEVICE_CUDA the arena, or the memory that callbacks give, is device memory
+ * of the device `ordinal`, as cuMemAlloc and cudaMalloc give it, and all kernels of the job's steps
+ * run on `stream`. The calls of a step then do not wait for the device, but put the device's work
+ * in order:
  *
  *   ho_before      makes `stream` wait for the position's transfers; queue the kernel after it.
  *                  It waits itself only while these transfers are not queued yet: at most 256
@@ -398,6 +400,11 @@ typedef struct ho_device_memory {
  * persistent storage, ho_read, ho_sync, ho_get_storage, ho_leave, and ho_step_begin of another plan
  * wait for transfers, and so for the kernels before them on `stream`. If a kernel on another stream
  * uses operands, order it with `stream` by the job's own events.
+ *
+ * With callbacks: memory is dropped once the device has copied from it; where the next op needs the
+ * room before, `stream` waits for that. Copies come after all work that was queued on `stream` when
+ * take() returned. ho_adopt names a value that the work queued so far leaves there. ho_fetch,
+ * ho_evict and ho_peek wait for the device.
  *
  * Threads. For its own calls the library makes the device's primary context current, which the CUDA
  * runtime shares. It then restores the context that the job's thread had; the transfer thread keeps
@@ -419,7 +426,7 @@ typedef struct ho_device_memory {
  * HO_INVALID_ARGUMENT  a null argument; neither arena nor callbacks, or both; an arena that is not
  *                      memory of the device; more copies than 2, or 2 with an arena.
  * HO_UNSUPPORTED       there is no driver or no GPU, or the driver is too old; the text says what
- *                      to do. An accelerator with callbacks.
+ *                      to do. An accelerator with 2 copies.
  * HO_NOT_FOUND         no device with this ordinal.
  * HO_ALREADY_EXISTS    the arena overlaps that of an open runtime.
  * HO_EXHAUSTED         2 copies, and the job reaches one node only.
@@ -591,12 +598,14 @@ HO_API ho_status ho_fetch(ho_runtime* runtime, ho_storage storage, void** memory
 /* Within a step, between its ops: copies the latest value of a storage of the step's plan to
  * `into`, from wherever it is. For work that the plan does not have, as writing a tensor's norm to
  * a log. The step goes on as if nothing had happened. `into` may be the storage's own memory, also
- * while a prefetch fills it. Waits for the transfer from the pool.
+ * while a prefetch fills it. Waits for the transfer from the pool. On an accelerator `into` is
+ * memory of the device: the storage's own, or other memory while the value is off the device.
  *
  * HO_INVALID_ARGUMENT  `bytes` is not the storage's size.
  * HO_CONFLICT          no step of a plan with this storage runs; an op runs; the device memory is
  *                      an arena; or the storage has no value, since the step has not written it.
- * HO_UNSUPPORTED       its home is on flash. */
+ * HO_UNSUPPORTED       its home is on flash; or, on an accelerator, `into` is other memory and the
+ *                      value is on the device. */
 HO_API ho_status ho_peek(ho_runtime* runtime, ho_storage storage, void* into, size_t bytes);
 /* Takes the storage off the device: stores it if its home is out of date, waits, and drops the
  * memory. HO_EXHAUSTED: the pool has no room for its home. */

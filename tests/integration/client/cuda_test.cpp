@@ -45,6 +45,11 @@ schedule::Schedule analyzed(const schedule::Schedule& source, Prng& random) {
   }
 }
 
+/// Memory by callbacks and arenas take turns.
+PlannedJob::Device device_of(std::uint64_t seed) {
+  return seed % 4 < 2 ? PlannedJob::Device::kHosted : PlannedJob::Device::kArena;
+}
+
 /// Does random acts with a job.
 void act(PlannedJob& job, std::size_t plans, Prng& random, int acts) {
   for (int i = 0; i < acts; ++i) {
@@ -100,13 +105,14 @@ ho_device_memory cuda_memory(const CudaDevice& device, void* arena) {
 TEST_CASE("cuda: a planned job matches the model, however slow the device is") {
   TwoNodes nodes({.ddr_bytes = 64U << 20U, .lease_ms = 10'000});
   const PoolHandle pool = connect_pool(nodes.address(0), "local");
-  for (std::uint64_t seed = 1; seed <= 12; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 24; ++seed) {
     INFO("seed " << seed);
     Prng random(seed);
     const auto device = CudaDevice::open(seed, seed % 3 == 0 ? 0 : 300);
     if (device == nullptr) return;
     const auto plan = test::random_schedule(random);
-    PlannedJob job(pool.get(), seed % 2 == 0 ? plan : analyzed(plan, random), seed, *device);
+    PlannedJob job(pool.get(), seed % 2 == 0 ? plan : analyzed(plan, random), seed, *device,
+                   device_of(seed));
     REQUIRE(job.error() == "");
     act(job, 1, random, 12);
   }
@@ -124,7 +130,7 @@ TEST_CASE("cuda: several plans share storages and an arena on the device") {
     const auto second = test::random_schedule_like(first, random);
     std::vector<schedule::Schedule> plans = {analyzed(first, random), analyzed(second, random)};
     if (plans[0].arena_bytes < plans[1].arena_bytes) std::swap(plans[0], plans[1]);
-    PlannedJob job(pool.get(), plans[0], seed, *device);
+    PlannedJob job(pool.get(), plans[0], seed, *device, device_of(seed));
     job.add(plans[1]);
     REQUIRE(job.error() == "");
     act(job, 2, random, 16);
@@ -140,7 +146,8 @@ TEST_CASE("cuda: homes on other machines are reached through pinned host memory"
     const auto device = CudaDevice::open(seed);
     if (device == nullptr) return;
     const auto plan = test::random_schedule(random);
-    PlannedJob job(pool.get(), seed % 2 == 0 ? plan : analyzed(plan, random), seed, *device);
+    PlannedJob job(pool.get(), seed % 2 == 0 ? plan : analyzed(plan, random), seed, *device,
+                   device_of(seed));
     REQUIRE(job.error() == "");
     act(job, 1, random, 8);
   }
@@ -151,11 +158,13 @@ TEST_CASE("cuda: flash is staged when the device reaches the op that needs it") 
   const PoolHandle pool = connect_pool(nodes.address(0), "local");
   const auto device = CudaDevice::open(1, 2000);
   if (device == nullptr) return;
-  PlannedJob job(pool.get(), test::staged_schedule(6U << 20U), 5, *device);
-  REQUIRE(job.error() == "");
-  REQUIRE(job.run(8) == HO_OK);
-  CHECK(job.wrong() == "");
-  CHECK(job.counters().stage_in_bytes > 0);
+  for (const auto memory : {PlannedJob::Device::kArena, PlannedJob::Device::kHosted}) {
+    PlannedJob job(pool.get(), test::staged_schedule(6U << 20U), 5, *device, memory);
+    REQUIRE(job.error() == "");
+    REQUIRE(job.run(8) == HO_OK);
+    CHECK(job.wrong() == "");
+    CHECK(job.counters().stage_in_bytes > 0);
+  }
 }
 
 TEST_CASE("cuda: the job's thread does not wait while the device stands still") {
@@ -163,21 +172,98 @@ TEST_CASE("cuda: the job's thread does not wait while the device stands still") 
   const PoolHandle pool = connect_pool(nodes.address(0), "local");
   const auto device = CudaDevice::open();
   if (device == nullptr || device->real()) return;
-  PlannedJob job(pool.get(), passing(), 1, *device);
-  REQUIRE(job.run(1) == HO_OK);
-  fake_cuda_pause(1);
-  auto queued = std::async(std::launch::async, [&] {
-    device->make_current();
-    return job.queue(20);
-  });
-  const bool waits = queued.wait_for(20s) != std::future_status::ready;
-  fake_cuda_pause(0);
-  CHECK_FALSE(waits);
-  CHECK(queued.get() == HO_OK);
-  job.look_at_accelerator();
-  CHECK(job.wrong() == "");
-  REQUIRE(job.sync_and_compare() == HO_OK);
-  CHECK(job.wrong() == "");
+  for (const auto memory : {PlannedJob::Device::kArena, PlannedJob::Device::kHosted}) {
+    PlannedJob job(pool.get(), passing(), 1, *device, memory);
+    REQUIRE(job.run(1) == HO_OK);
+    fake_cuda_pause(1);
+    auto queued = std::async(std::launch::async, [&] {
+      device->make_current();
+      return job.queue(20);
+    });
+    const bool waits = queued.wait_for(20s) != std::future_status::ready;
+    fake_cuda_pause(0);
+    CHECK_FALSE(waits);
+    CHECK(queued.get() == HO_OK);
+    job.look_at_accelerator();
+    CHECK(job.wrong() == "");
+    REQUIRE(job.sync_and_compare() == HO_OK);
+    CHECK(job.wrong() == "");
+  }
+}
+
+TEST_CASE("cuda: storages without a plan leave the device and come back in its order") {
+  TwoNodes nodes;
+  const PoolHandle pool = connect_pool(nodes.address(0), "local");
+  const auto device = CudaDevice::open(3, 500);
+  if (device == nullptr) return;
+  test::DeviceHeap heap(*device, 2 * kBytes);
+  ho_device_memory memory = cuda_memory(*device, nullptr);
+  memory.arena_bytes = 0;
+  memory.take = [](void* context, ho_storage, std::uint64_t bytes) -> void* {
+    return static_cast<test::DeviceHeap*>(context)->allocate(bytes);
+  };
+  memory.drop = [](void* context, ho_storage, void* dropped) {
+    static_cast<test::DeviceHeap*>(context)->free(static_cast<std::byte*>(dropped));
+  };
+  memory.context = &heap;
+  ho_runtime* runtime = nullptr;
+  REQUIRE(ho_open(pool.get(), &memory, &runtime) == HO_OK);
+  std::vector<std::vector<std::byte>> values;
+  std::vector<ho_storage> storages(3);
+  for (std::size_t i = 0; i < storages.size(); ++i) {
+    REQUIRE(ho_declare(runtime, nullptr, kBytes, &storages[i]) == HO_OK);
+    values.emplace_back(kBytes, static_cast<std::byte>(i + 1));
+    std::byte* const made = heap.allocate(kBytes);
+    device->write(made, values[i]);
+    REQUIRE(ho_adopt(runtime, storages[i], made) == HO_OK);
+    REQUIRE(ho_evict(runtime, storages[i]) == HO_OK);
+    // The next kernel gets the same memory.
+    CHECK(heap.live_bytes() == 0);
+  }
+  for (std::size_t round = 0; round < 12; ++round) {
+    const std::size_t i = round % storages.size();
+    void* there = nullptr;
+    REQUIRE(ho_fetch(runtime, storages[i], &there) == HO_OK);
+    auto* const bytes = static_cast<std::byte*>(there);
+    device->expect(bytes, values[i], "storage " + std::to_string(i));
+    std::fill(values[i].begin(), values[i].end(), static_cast<std::byte>(round + 10));
+    device->write(bytes, values[i]);
+    REQUIRE(ho_adopt(runtime, storages[i], there) == HO_OK);
+    REQUIRE(ho_evict(runtime, storages[i]) == HO_OK);
+  }
+  ho_close(runtime);
+  CHECK(device->check() == "");
+}
+
+TEST_CASE("cuda: a look at a value within a step comes after the transfer that brings it") {
+  TwoNodes nodes;
+  const PoolHandle pool = connect_pool(nodes.address(0), "local");
+  const auto device = CudaDevice::open(4, 500);
+  if (device == nullptr) return;
+  PlannedJob job(pool.get(), passing(), 1, *device, PlannedJob::Device::kHosted);
+  REQUIRE(job.run(2) == HO_OK);
+  std::vector<std::byte> value(kBytes);
+  REQUIRE(ho_read(job.plan(), 100, value.data(), value.size()) == HO_OK);
+  ho_storage weight = 0;
+  REQUIRE(ho_storage_of(job.plan(), 100, &weight) == HO_OK);
+  test::DeviceHeap heap(*device, kBytes);
+  std::byte* const aside = heap.allocate(kBytes);
+  bool peeked_away = false;
+  for (int i = 0; i < 20; ++i) {
+    INFO("step " << i);
+    REQUIRE(job.begin_step() == HO_OK);
+    void* const there = ho_operand(job.plan(), 0, 100);
+    // Away, or on its way: either is a value to look at.
+    const ho_status status =
+        ho_peek(job.runtime(), weight, there != nullptr ? there : aside, kBytes);
+    peeked_away = peeked_away || there == nullptr;
+    REQUIRE(status == HO_OK);
+    device->expect(there != nullptr ? static_cast<std::byte*>(there) : aside, value, "peeked");
+    REQUIRE(ho_leave(job.plan()) == HO_OK);
+  }
+  CHECK(peeked_away);
+  heap.free(aside);
+  CHECK(device->check() == "");
 }
 
 TEST_CASE("cuda: a lost node's memory is unpinned while the job still holds its runtime") {
@@ -247,7 +333,10 @@ TEST_CASE("cuda: an arena that is not the device's, no driver and no device are 
   memory = cuda_memory(*device, nullptr);
   memory.take = [](void*, ho_storage, std::uint64_t) -> void* { return nullptr; };
   memory.drop = [](void*, ho_storage, void*) {};
+  memory.arena_bytes = 0;
+  memory.copies = 2;
   CHECK(ho_open(pool.get(), &memory, &runtime) == HO_UNSUPPORTED);
+  CHECK(std::string(ho_last_error()).find("1 copy") != std::string::npos);
   memory = cuda_memory(*device, arena);
   REQUIRE(ho_open(pool.get(), &memory, &runtime) == HO_OK);
   ho_close(runtime);

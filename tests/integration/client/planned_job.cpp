@@ -23,11 +23,15 @@ void fill(std::span<std::byte> into, std::uint64_t seed) {
   }
 }
 
-void* take(void* context, ho_storage, std::uint64_t bytes) {
-  return static_cast<HostMemory*>(context)->allocate(bytes);
-}
-void drop(void* context, ho_storage, void* memory) {
-  static_cast<HostMemory*>(context)->free(static_cast<std::byte*>(memory));
+template <typename Memory>
+void give_memory(ho_device_memory& memory, Memory& from) {
+  memory.take = [](void* context, ho_storage, std::uint64_t bytes) -> void* {
+    return static_cast<Memory*>(context)->allocate(bytes);
+  };
+  memory.drop = [](void* context, ho_storage, void* dropped) {
+    static_cast<Memory*>(context)->free(static_cast<std::byte*>(dropped));
+  };
+  memory.context = &from;
 }
 
 bool is_input(const Storage& storage) {
@@ -49,22 +53,26 @@ PlannedJob::PlannedJob(ho_pool* pool, const schedule::Schedule& schedule, std::u
     memory.arena = arena_;
     memory.arena_bytes = arena_bytes_;
   } else {
-    memory.take = take;
-    memory.drop = drop;
-    memory.context = &host_;
+    give_memory(memory, host_);
   }
   if (keep(ho_open(pool, &memory, &runtime_)) == HO_OK) (void)add(schedule);
 }
 
 PlannedJob::PlannedJob(ho_pool* pool, const schedule::Schedule& schedule, std::uint64_t seed,
-                       CudaDevice& accelerator)
-    : seed_(seed), device_(Device::kArena), accelerator_(&accelerator) {
-  arena_bytes_ = align_up(schedule.arena_bytes, 4096);
-  arena_ = accelerator.allocate(arena_bytes_);
+                       CudaDevice& accelerator, Device device)
+    : seed_(seed), device_(device), accelerator_(&accelerator) {
   ho_device_memory memory{};
   memory.struct_bytes = sizeof(memory);
-  memory.arena = arena_;
-  memory.arena_bytes = arena_bytes_;
+  arena_bytes_ = align_up(schedule.arena_bytes, 4096);
+  if (device == Device::kArena) {
+    arena_ = accelerator.allocate(arena_bytes_);
+    memory.arena = arena_;
+    memory.arena_bytes = arena_bytes_;
+  } else {
+    // What lies on the device is at most an arena's bytes, but with holes.
+    heap_ = std::make_unique<DeviceHeap>(accelerator, 4 * arena_bytes_);
+    give_memory(memory, *heap_);
+  }
   memory.kind = HO_DEVICE_CUDA;
   memory.stream = accelerator.stream();
   memory.cuda_library = accelerator.library().c_str();
@@ -78,7 +86,20 @@ PlannedJob::~PlannedJob() {
     return;
   }
   accelerator_->synchronize();
-  accelerator_->free(static_cast<std::byte*>(arena_));
+  if (arena_ != nullptr) accelerator_->free(static_cast<std::byte*>(arena_));
+}
+
+std::byte* PlannedJob::allocate(std::uint64_t bytes) {
+  return heap_ ? heap_->allocate(bytes) : host_.allocate(bytes);
+}
+
+void PlannedJob::free(void* memory) {
+  auto* const bytes = static_cast<std::byte*>(memory);
+  heap_ ? heap_->free(bytes) : host_.free(bytes);
+}
+
+std::uint64_t PlannedJob::peak_bytes() const {
+  return heap_ ? heap_->peak_bytes() : host_.peak_bytes();
 }
 
 /// Fails if a kernel on the accelerator saw a wrong byte.
@@ -162,7 +183,7 @@ ho_status PlannedJob::begin_step(std::size_t which) {
   if (const auto status = supply_once(); status != HO_OK) return status;
   if (const auto status = supply_inputs(loaded); status != HO_OK) return status;
   const auto status = keep(ho_step_begin(loaded.plan));
-  host_.forget_peak();
+  heap_ ? heap_->forget_peak() : host_.forget_peak();
   return status;
 }
 
@@ -217,7 +238,7 @@ ho_status PlannedJob::free_departed(Loaded& loaded) {
     }
     if (state.memory == nullptr) continue;
     if (const auto status = keep(ho_forget(runtime_, number)); status != HO_OK) return status;
-    host_.free(static_cast<std::byte*>(state.memory));
+    free(state.memory);
   }
   return HO_OK;
 }
@@ -236,8 +257,8 @@ ho_status PlannedJob::run_position(Loaded& loaded, std::uint32_t position) {
     over.push_back(ho_operand(loaded.plan, position, storage.id));
   }
   if (device_ == Device::kHosted) {
-    for (void* memory : over) host_.free(static_cast<std::byte*>(memory));
-    if (host_.peak_bytes() > loaded.schedule.arena_bytes) fail("more live bytes than planned");
+    for (void* memory : over) free(memory);
+    if (peak_bytes() > loaded.schedule.arena_bytes) fail("more live bytes than planned");
   }
   return keep(ho_after(loaded.plan, position));
 }
@@ -256,8 +277,8 @@ ho_status PlannedJob::place_outputs(Loaded& loaded, std::uint32_t position) {
         status != HO_OK) {
       return status;
     }
-    if (there != nullptr) host_.free(static_cast<std::byte*>(there));
-    const auto status = keep(ho_adopt(runtime_, number, host_.allocate(storage.bytes)));
+    if (there != nullptr) free(there);
+    const auto status = keep(ho_adopt(runtime_, number, allocate(storage.bytes)));
     if (status != HO_OK) return status;
   }
   return HO_OK;

@@ -12,6 +12,7 @@
 #include "common/base/prng.hpp"
 #include "common/schedule/schedule.hpp"
 #include "tests/support/cuda_device.hpp"
+#include "tests/support/device_heap.hpp"
 #include "tests/support/host_memory.hpp"
 
 namespace ho::test {
@@ -25,9 +26,9 @@ class PlannedJob {
 
   PlannedJob(ho_pool* pool, const schedule::Schedule& schedule, std::uint64_t seed,
              Device device = Device::kArena);
-  /// Its arena is memory of an accelerator, which outlives it, and its kernels run there.
+  /// Its device memory is that of an accelerator, which outlives it, and its kernels run there.
   PlannedJob(ho_pool* pool, const schedule::Schedule& schedule, std::uint64_t seed,
-             CudaDevice& accelerator);
+             CudaDevice& accelerator, Device device = Device::kArena);
   ~PlannedJob();
   PlannedJob(const PlannedJob&) = delete;
   PlannedJob& operator=(const PlannedJob&) = delete;
@@ -77,6 +78,9 @@ class PlannedJob {
   [[nodiscard]] ho_status place_outputs(Loaded& loaded, std::uint32_t position);
   [[nodiscard]] ho_status free_departed(Loaded& loaded);
   void run_op(Loaded& loaded, std::uint32_t position);
+  [[nodiscard]] std::byte* allocate(std::uint64_t bytes);
+  void free(void* memory);
+  [[nodiscard]] std::uint64_t peak_bytes() const;
   [[nodiscard]] std::vector<std::byte>& value(Loaded& loaded, std::uint32_t storage);
   [[nodiscard]] ho_status compare(Loaded& loaded, std::uint32_t storage);
   void fail(const std::string& what);
@@ -88,6 +92,7 @@ class PlannedJob {
   void* arena_ = nullptr;
   std::size_t arena_bytes_ = 0;
   HostMemory host_;
+  std::unique_ptr<DeviceHeap> heap_;  ///< in place of host_, with callbacks on an accelerator
   ho_runtime* runtime_ = nullptr;
   std::deque<Loaded> plans_;
   std::map<std::string, std::vector<std::byte>> persistent_;

@@ -344,7 +344,7 @@ void SimJob::serve() {
       hosted->set_address(request->storage, nullptr);
       host_.free(address);
     }
-    hosted->answer(request->flight);
+    hosted->answer({request->flight, 0});
   }
 }
 

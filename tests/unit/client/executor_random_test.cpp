@@ -255,8 +255,8 @@ class Run {
   void take_detaches(std::optional<std::uint32_t> cause) {
     oracle_.settle();
     while (const auto detach = executor_.next_detach()) {
-      CHECK(schedule_.cache_ops[detach->index].kind == CacheOpKind::kDetach);
-      give({*detach, cause});
+      CHECK(schedule_.cache_ops[detach->instance.index].kind == CacheOpKind::kDetach);
+      give({detach->instance, cause});
     }
   }
 

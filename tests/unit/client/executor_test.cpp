@@ -75,7 +75,7 @@ TEST_CASE("executor: a position is released by the transfer it waited for last")
   REQUIRE(executor.ready_through() == 1);  // the detach can be carried out now
   const auto detach = executor.next_detach();
   REQUIRE(detach.has_value());
-  REQUIRE(executor.completed(*detach).ok());
+  REQUIRE(executor.completed(detach->instance).ok());
   REQUIRE(executor.ready_through() == 3);
   CHECK(executor.released_by(1) == 1);  // the store, for which the detach waited
   CHECK(executor.released_by(2) == 1);  // it waits for no transfer itself
@@ -105,8 +105,8 @@ TEST_CASE("executor: a detach is given out when its dependencies are met") {
   CHECK_FALSE(executor.next().has_value());
   const auto detach = executor.next_detach();
   REQUIRE(detach.has_value());
-  CHECK(detach->index == 1);
-  REQUIRE(executor.completed(*detach).ok());
+  CHECK(detach->instance.index == 1);
+  REQUIRE(executor.completed(detach->instance).ok());
   CHECK(take(executor).index == 2);
 }
 
@@ -312,7 +312,7 @@ TEST_CASE("executor: a read whose copy goes home is not left out") {
   REQUIRE(executor.completed(fed->instance).ok());
   const auto detach = executor.next_detach();
   REQUIRE(detach.has_value());
-  REQUIRE(executor.completed(*detach).ok());
+  REQUIRE(executor.completed(detach->instance).ok());
   CHECK(take(executor) == Instance{CacheOpList::kSteady, 2, 0});
 }
 

@@ -81,7 +81,7 @@ TEST_CASE("stage chunks: a chunk that has arrived moves on before the rest arriv
   for (const auto& out : take_all(*executor)) REQUIRE(executor->completed(out).ok());
   const auto detach = executor->next_detach();
   REQUIRE(detach.has_value());
-  REQUIRE(executor->completed(*detach).ok());
+  REQUIRE(executor->completed(detach->instance).ok());
   REQUIRE(executor->positions_ended(2).ok());
   const auto ins = take_all(*executor);
   REQUIRE(ins.size() == 3);
