@@ -33,11 +33,11 @@ class HostedMemory {
     Ask ask = Ask::kTake;
     std::uint32_t flight = 0;  ///< the transfer thread's name for it
     StorageIndex storage;
-    DeviceOrder after;  ///< of a drop on an accelerator: the job's stream has to wait for it first
+    DeviceOrder after;  ///< before a drop on an accelerator, the job's stream waits for it
   };
   struct Answer {
     std::uint32_t flight = 0;
-    std::uint64_t job_mark = 0;  ///< of taken memory on an accelerator: DeviceStreams::mark_job()
+    std::uint64_t job_mark = 0;  ///< taken on an accelerator: DeviceStreams::mark_job()
   };
 
   /// At most `flights_max` requests are without an answer at a time.

@@ -330,8 +330,9 @@ class Replay {
   std::vector<Flight> again_;           ///< transfers that failed, and begin again
   std::vector<ReadyOp> leaving_;        ///< detaches of hosted bytes that a device may still copy
   std::vector<std::uint64_t> version_;  ///< by storage: of its latest value; from 1 on
-  std::vector<std::uint64_t> staged_version_;  ///< of what its staging slot gets; 0: an old one
-  std::vector<Flight> flights_;                ///< by cookie
+  std::vector<std::uint64_t>
+      staged_version_;           ///< the one that its staging slot gets; 0: an old one
+  std::vector<Flight> flights_;  ///< by cookie
   std::vector<std::uint32_t> free_flights_;
   std::vector<Times> times_;  ///< ring of steps x steady chunks
   std::optional<ReplayFailure> failure_;

@@ -5,7 +5,7 @@
 
 #include "proto/files/convert.hpp"
 #include "proto/files/file.hpp"
-#include "tools/importers/unpack.hpp"
+#include "tools/importers/bytes/unpack.hpp"
 
 namespace ho::test {
 

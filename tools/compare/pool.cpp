@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "common/base/units.hpp"
-#include "tools/bench/profile.hpp"
+#include "tools/bench/pool/profile.hpp"
 
 namespace ho::gpt {
 namespace {

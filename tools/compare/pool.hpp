@@ -48,7 +48,7 @@ struct PoolMeasurement {
   std::uint64_t link_bytes_per_s = 0;  ///< the connection's
 };
 /// What a plan may assume of the pool: its links, measured both ways at once
-/// (tools/bench/profile.hpp). Half a second, more on a slow link; with flash twice that.
+/// (tools/bench/pool/profile.hpp). Half a second, more on a slow link; with flash twice that.
 [[nodiscard]] Result<Hardware> measure_pool(hyperoffload::Pool& pool, const PoolMeasurement& what);
 
 }  // namespace ho::gpt

@@ -3,8 +3,8 @@
 #include <string>
 
 #include "common/base/check.hpp"
+#include "tools/importers/bytes/unpack.hpp"
 #include "tools/importers/import.hpp"
-#include "tools/importers/unpack.hpp"
 
 /// Unpacks any bytes: an error, or at most the limit.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -69,7 +69,7 @@ PlannedJob::PlannedJob(ho_pool* pool, const schedule::Schedule& schedule, std::u
     memory.arena = arena_;
     memory.arena_bytes = arena_bytes_;
   } else {
-    // What lies on the device is at most an arena's bytes, but with holes.
+    // At most an arena's bytes lie on the device, but with holes.
     heap_ = std::make_unique<DeviceHeap>(accelerator, 4 * arena_bytes_);
     give_memory(memory, *heap_);
   }

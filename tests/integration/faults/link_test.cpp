@@ -21,7 +21,7 @@
 #include "tests/support/patience.hpp"
 #include "tests/support/skip.hpp"
 #include "tools/analyzer/analyzer.hpp"
-#include "tools/bench/profile.hpp"
+#include "tools/bench/pool/profile.hpp"
 #include "tools/simulator/simulate.hpp"
 
 namespace ho::test {

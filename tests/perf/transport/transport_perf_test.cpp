@@ -2,7 +2,7 @@
 #include <iostream>
 
 #include "common/base/units.hpp"
-#include "tools/bench/transport_bench.hpp"
+#include "tools/bench/transport/transport_bench.hpp"
 
 namespace ho::bench {
 namespace {

@@ -3,11 +3,11 @@
 #include <zlib.h>
 
 #include "tests/unit/importers/traces.hpp"
+#include "tools/importers/bytes/literal_cursor.hpp"
+#include "tools/importers/bytes/unpack.hpp"
+#include "tools/importers/bytes/wire_cursor.hpp"
 #include "tools/importers/draft.hpp"
-#include "tools/importers/literal_cursor.hpp"
-#include "tools/importers/operator_rules.hpp"
-#include "tools/importers/unpack.hpp"
-#include "tools/importers/wire_cursor.hpp"
+#include "tools/importers/pytorch/operator_rules.hpp"
 
 namespace ho::test {
 namespace {

@@ -6,8 +6,8 @@
 #include "tests/support/schedule_generated.hpp"
 #include "tests/unit/importers/traces.hpp"
 #include "tools/analyzer/analyzer.hpp"
-#include "tools/importers/chakra_export.hpp"
-#include "tools/importers/wire_cursor.hpp"
+#include "tools/importers/bytes/wire_cursor.hpp"
+#include "tools/importers/chakra/chakra_export.hpp"
 
 namespace ho::test {
 namespace {

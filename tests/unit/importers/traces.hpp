@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
-#include "tools/importers/chakra_trace.hpp"
+#include "tools/importers/bytes/wire_writer.hpp"
+#include "tools/importers/chakra/chakra_trace.hpp"
 #include "tools/importers/import.hpp"
-#include "tools/importers/wire_writer.hpp"
 
 namespace ho::test {
 

@@ -6,7 +6,7 @@
 #include "common/base/standard_streams.hpp"
 #include "common/base/units.hpp"
 #include "common/cli/stop.hpp"
-#include "tools/bench/profile.hpp"
+#include "tools/bench/pool/profile.hpp"
 #include "tools/examples/gpt/commands.hpp"
 
 namespace ho::gpt {

@@ -7,9 +7,9 @@
 #include "common/base/json.hpp"
 #include "common/base/units.hpp"
 #include "common/cli/layout.hpp"
-#include "tools/bench/blocks_bench.hpp"
 #include "tools/bench/environment.hpp"
 #include "tools/bench/own_daemon.hpp"
+#include "tools/bench/pool/blocks_bench.hpp"
 #include "tools/hyperoffload/pool/pool_command.hpp"
 
 namespace ho::cli {

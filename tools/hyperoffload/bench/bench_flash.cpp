@@ -7,7 +7,7 @@
 #include "common/base/units.hpp"
 #include "common/cli/layout.hpp"
 #include "tools/bench/environment.hpp"
-#include "tools/bench/flash_bench.hpp"
+#include "tools/bench/flash/flash_bench.hpp"
 #include "tools/hyperoffload/command.hpp"
 
 namespace ho::cli {

@@ -15,7 +15,7 @@
 #include "common/base/units.hpp"
 #include "proto/files/convert.hpp"
 #include "tools/bench/environment.hpp"
-#include "tools/bench/matrix_bench.hpp"
+#include "tools/bench/transport/matrix_bench.hpp"
 #include "tools/hyperoffload/pool/job_paths.hpp"
 #include "tools/hyperoffload/pool/pool_command.hpp"
 

@@ -12,7 +12,7 @@
 #include "tools/bench/environment.hpp"
 #include "tools/bench/leftover.hpp"
 #include "tools/bench/own_daemon.hpp"
-#include "tools/bench/stage_bench.hpp"
+#include "tools/bench/pool/stage_bench.hpp"
 #include "tools/hyperoffload/command.hpp"
 
 namespace ho::cli {

@@ -10,8 +10,8 @@
 #include "common/base/units.hpp"
 #include "common/cli/layout.hpp"
 #include "tools/bench/environment.hpp"
-#include "tools/bench/pool_bench.hpp"
-#include "tools/bench/transport_bench.hpp"
+#include "tools/bench/pool/pool_bench.hpp"
+#include "tools/bench/transport/transport_bench.hpp"
 #include "tools/hyperoffload/pool/pool_command.hpp"
 
 namespace ho::cli {

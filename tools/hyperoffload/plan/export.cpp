@@ -7,7 +7,7 @@
 #include "proto/files/convert.hpp"
 #include "proto/files/file.hpp"
 #include "tools/hyperoffload/command.hpp"
-#include "tools/importers/chakra_export.hpp"
+#include "tools/importers/chakra/chakra_export.hpp"
 
 namespace ho::cli {
 

@@ -11,8 +11,8 @@
 #include "proto/files/file.hpp"
 #include "tools/hyperoffload/command.hpp"
 #include "tools/hyperoffload/plan/graph_facts.hpp"
+#include "tools/importers/bytes/unpack.hpp"
 #include "tools/importers/import.hpp"
-#include "tools/importers/unpack.hpp"
 
 namespace ho::cli {
 

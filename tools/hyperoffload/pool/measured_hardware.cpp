@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "tools/bench/environment.hpp"
-#include "tools/bench/profile.hpp"
+#include "tools/bench/pool/profile.hpp"
 #include "tools/hyperoffload/pool/pool_view.hpp"
 
 namespace ho::cli {
