@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -239,41 +240,30 @@ inline ho_schedule_needs schedule_needs(const void* schedule, std::size_t schedu
 /// its Plans end before it does.
 class Runtime {
  public:
-  /// With an arena, which stays until the runtime's end.
-  Runtime(Pool& pool, void* arena, std::size_t arena_bytes) {
-    ho_device_memory memory{};
-    memory.arena = arena;
-    memory.arena_bytes = arena_bytes;
-    open(pool, memory);
-  }
-  /// Device memory of a CUDA device, whose kernels the job queues on `stream`.
-  struct CudaArena {
-    void* arena = nullptr;
-    std::size_t arena_bytes = 0;
+  /// A CUDA device, whose kernels the job queues on `stream`.
+  struct CudaDevice {
     std::uint32_t ordinal = 0;
     void* stream = nullptr;    ///< a CUstream or cudaStream_t; null: the legacy default stream
     std::string library = {};  ///< of the driver; empty: the usual one
   };
-  Runtime(Pool& pool, const CudaArena& device) {
+  /// With an arena, which stays until the runtime's end. With a device, memory of it.
+  Runtime(Pool& pool, void* arena, std::size_t arena_bytes,
+          const std::optional<CudaDevice>& device = std::nullopt) {
     ho_device_memory memory{};
-    memory.arena = device.arena;
-    memory.arena_bytes = device.arena_bytes;
-    memory.kind = HO_DEVICE_CUDA;
-    memory.ordinal = device.ordinal;
-    memory.stream = device.stream;
-    memory.cuda_library = device.library.c_str();
-    open(pool, memory);
+    memory.arena = arena;
+    memory.arena_bytes = arena_bytes;
+    open(pool, memory, device);
   }
   /// With memory that the job places itself; see ho_device_memory.
   Runtime(Pool& pool, void* (*take)(void* context, ho_storage storage, std::uint64_t bytes),
           void (*drop)(void* context, ho_storage storage, void* memory), void* context,
-          std::uint32_t copies = 1) {
+          std::uint32_t copies = 1, const std::optional<CudaDevice>& device = std::nullopt) {
     ho_device_memory memory{};
     memory.take = take;
     memory.drop = drop;
     memory.context = context;
     memory.copies = copies;
-    open(pool, memory);
+    open(pool, memory, device);
   }
   Runtime(Runtime&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
   Runtime& operator=(Runtime&& other) noexcept {
@@ -325,8 +315,14 @@ class Runtime {
   }
 
  private:
-  void open(Pool& pool, ho_device_memory& memory) {
+  void open(Pool& pool, ho_device_memory& memory, const std::optional<CudaDevice>& device) {
     memory.struct_bytes = sizeof(memory);
+    if (device) {
+      memory.kind = HO_DEVICE_CUDA;
+      memory.ordinal = device->ordinal;
+      memory.stream = device->stream;
+      memory.cuda_library = device->library.c_str();
+    }
     check(ho_open(pool.get(), &memory, &handle_));
   }
 

@@ -193,45 +193,40 @@ TEST_CASE("cuda: the job's thread does not wait while the device stands still") 
 
 TEST_CASE("cuda: storages without a plan leave the device and come back in its order") {
   TwoNodes nodes;
-  const PoolHandle pool = connect_pool(nodes.address(0), "local");
   const auto device = CudaDevice::open(3, 500);
   if (device == nullptr) return;
   test::DeviceHeap heap(*device, 2 * kBytes);
-  ho_device_memory memory = cuda_memory(*device, nullptr);
-  memory.arena_bytes = 0;
-  memory.take = [](void* context, ho_storage, std::uint64_t bytes) -> void* {
+  hyperoffload::Pool pool({nodes.address(0), "cuda", "local", 0});
+  const auto take = [](void* context, ho_storage, std::uint64_t bytes) -> void* {
     return static_cast<test::DeviceHeap*>(context)->allocate(bytes);
   };
-  memory.drop = [](void* context, ho_storage, void* dropped) {
+  const auto drop = [](void* context, ho_storage, void* dropped) {
     static_cast<test::DeviceHeap*>(context)->free(static_cast<std::byte*>(dropped));
   };
-  memory.context = &heap;
-  ho_runtime* runtime = nullptr;
-  REQUIRE(ho_open(pool.get(), &memory, &runtime) == HO_OK);
+  const hyperoffload::Runtime::CudaDevice cuda{0, device->stream(), device->library()};
+  hyperoffload::Runtime runtime(pool, take, drop, &heap, 1, cuda);
   std::vector<std::vector<std::byte>> values;
-  std::vector<ho_storage> storages(3);
-  for (std::size_t i = 0; i < storages.size(); ++i) {
-    REQUIRE(ho_declare(runtime, nullptr, kBytes, &storages[i]) == HO_OK);
+  std::vector<ho_storage> storages;
+  for (std::size_t i = 0; i < 3; ++i) {
+    storages.push_back(runtime.declare("value " + std::to_string(i), kBytes));
     values.emplace_back(kBytes, static_cast<std::byte>(i + 1));
     std::byte* const made = heap.allocate(kBytes);
     device->write(made, values[i]);
-    REQUIRE(ho_adopt(runtime, storages[i], made) == HO_OK);
-    REQUIRE(ho_evict(runtime, storages[i]) == HO_OK);
+    runtime.adopt(storages[i], made);
+    runtime.evict(storages[i]);
     // The next kernel gets the same memory.
     CHECK(heap.live_bytes() == 0);
   }
   for (std::size_t round = 0; round < 12; ++round) {
     const std::size_t i = round % storages.size();
-    void* there = nullptr;
-    REQUIRE(ho_fetch(runtime, storages[i], &there) == HO_OK);
+    void* const there = runtime.fetch(storages[i]);
     auto* const bytes = static_cast<std::byte*>(there);
     device->expect(bytes, values[i], "storage " + std::to_string(i));
     std::fill(values[i].begin(), values[i].end(), static_cast<std::byte>(round + 10));
     device->write(bytes, values[i]);
-    REQUIRE(ho_adopt(runtime, storages[i], there) == HO_OK);
-    REQUIRE(ho_evict(runtime, storages[i]) == HO_OK);
+    runtime.adopt(storages[i], there);
+    runtime.evict(storages[i]);
   }
-  ho_close(runtime);
   CHECK(device->check() == "");
 }
 
