@@ -19,7 +19,7 @@
 #include "common/base/prng.hpp"
 #include "common/base/units.hpp"
 #include "tests/integration/client/two_nodes.hpp"
-#include "tests/integration/daemon/staging_client.hpp"
+#include "tests/integration/flash/staging_client.hpp"
 #include "tests/support/patience.hpp"
 #include "tests/support/skip.hpp"
 

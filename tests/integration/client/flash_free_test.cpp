@@ -8,7 +8,7 @@
 #include <string>
 
 #include "tests/integration/client/two_nodes.hpp"
-#include "tests/integration/daemon/staging_client.hpp"
+#include "tests/integration/flash/staging_client.hpp"
 #include "tests/support/skip.hpp"
 
 namespace {

@@ -9,7 +9,7 @@
 #include "common/schedule/validate.hpp"
 #include "tests/integration/client/planned_job.hpp"
 #include "tests/integration/client/two_nodes.hpp"
-#include "tests/integration/daemon/staging_client.hpp"
+#include "tests/integration/flash/staging_client.hpp"
 #include "tests/support/schedule_builder.hpp"
 #include "tests/support/skip.hpp"
 

@@ -16,7 +16,7 @@
 #include "common/base/prng.hpp"
 #include "tests/integration/client/planned_job.hpp"
 #include "tests/integration/client/two_nodes.hpp"
-#include "tests/integration/daemon/staging_client.hpp"
+#include "tests/integration/flash/staging_client.hpp"
 #include "tests/sim/job/random_schedule.hpp"
 #include "tests/support/patience.hpp"
 #include "tests/support/skip.hpp"

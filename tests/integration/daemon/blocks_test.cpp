@@ -15,7 +15,7 @@
 
 #include "common/base/units.hpp"
 #include "tests/integration/daemon/daemon_process.hpp"
-#include "tests/integration/daemon/staging_client.hpp"
+#include "tests/integration/flash/staging_client.hpp"
 #include "tests/support/patience.hpp"
 #include "tests/support/skip.hpp"
 

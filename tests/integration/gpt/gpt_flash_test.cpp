@@ -2,7 +2,7 @@
 #include <string>
 
 #include "tests/integration/client/two_nodes.hpp"
-#include "tests/integration/daemon/staging_client.hpp"
+#include "tests/integration/flash/staging_client.hpp"
 #include "tests/integration/gpt/gpt_program.hpp"
 #include "tests/integration/gpt/json.hpp"
 #include "tests/support/skip.hpp"

@@ -5,7 +5,7 @@
 
 #include "tests/integration/client/planned_job.hpp"
 #include "tests/integration/client/two_nodes.hpp"
-#include "tests/integration/daemon/staging_client.hpp"
+#include "tests/integration/flash/staging_client.hpp"
 #include "tests/support/skip.hpp"
 #include "tests/support/staged_schedule.hpp"
 

@@ -10,7 +10,7 @@
 
 #include "common/base/units.hpp"
 #include "daemon/tier/flash/device/uring/uring_device.hpp"
-#include "tests/integration/daemon/staging_client.hpp"
+#include "tests/integration/flash/staging_client.hpp"
 #include "tests/support/patience.hpp"
 #include "tests/support/skip.hpp"
 

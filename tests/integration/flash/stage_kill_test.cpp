@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "common/base/prng.hpp"
-#include "tests/integration/daemon/staging_client.hpp"
+#include "tests/integration/flash/staging_client.hpp"
 #include "tests/support/seeds.hpp"
 #include "tests/support/skip.hpp"
 

@@ -17,8 +17,8 @@
 
 #include "common/base/unique_fd.hpp"
 #include "daemon/tier/flash/device/uring/uring_device.hpp"
-#include "tests/integration/daemon/real_devices.hpp"
-#include "tests/integration/daemon/staging_client.hpp"
+#include "tests/integration/flash/real_devices.hpp"
+#include "tests/integration/flash/staging_client.hpp"
 #include "tests/support/skip.hpp"
 
 namespace {

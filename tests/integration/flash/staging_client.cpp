@@ -1,4 +1,4 @@
-#include "tests/integration/daemon/staging_client.hpp"
+#include "tests/integration/flash/staging_client.hpp"
 
 #include <fcntl.h>
 #include <sys/mman.h>

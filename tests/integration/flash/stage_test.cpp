@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/integration/daemon/staging_client.hpp"
+#include "tests/integration/flash/staging_client.hpp"
 #include "tests/support/patience.hpp"
 #include "tests/support/skip.hpp"
 

@@ -1,4 +1,4 @@
-#include "tests/integration/daemon/real_devices.hpp"
+#include "tests/integration/flash/real_devices.hpp"
 
 #include <fcntl.h>
 #include <linux/loop.h>
