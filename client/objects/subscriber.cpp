@@ -100,12 +100,19 @@ Result<std::vector<Subscriber::Version>> Subscriber::find(const Versions& versio
   std::map<std::uint64_t, std::map<Key, std::map<std::uint32_t, Found>>> all;
   Error last(Errc::kUnavailable, "no node of the pool is left");
   bool answered = false;
+  using Answer = std::future<Result<std::vector<ObjectPart>>>;
+  std::vector<std::pair<std::uint32_t, Answer>> answers;
   for (std::uint32_t i = 0; i < pool_.nodes().size(); ++i) {
     const NodeSession& node = pool_.nodes()[i];
     if (node.fault->reason() != FaultReason::kNone) continue;
-    auto parts =
-        node.control()->objects_find(node.session, options_.secret, options_.name, versions.min,
-                                     versions.max, clock_.now() + kControlTimeout);
+    answers.emplace_back(
+        i, node.control()->objects_find(node.session, options_.secret, options_.name, versions.min,
+                                        versions.max));
+  }
+  const TimePoint end = clock_.now() + kControlTimeout;
+  for (auto& [i, answer] : answers) {
+    const NodeSession& node = pool_.nodes()[i];
+    auto parts = answer_by(std::move(answer), end);
     if (!parts) {
       last = parts.error().at(node.label);
       reason = last.context();
@@ -134,20 +141,15 @@ Result<std::vector<Subscriber::Version>> Subscriber::find(const Versions& versio
 
 Result<void> Subscriber::open(const Version& version) {
   const ObjectPart& first = version.front().part;
-  ObjectManifest manifest;
   if (description_ != first.description) {
     description_.reset();
-    if (auto ok = open_part(version.front(), manifest); !ok) return ok;
-    if (auto ok = plan_by(manifest, first); !ok) return ok;
+    if (auto ok = open_parts(version, {0}); !ok) return ok;
+    if (auto ok = plan_by(first); !ok) return ok;
   }
   std::set<std::size_t> needed;
   for (const TileRead& tile : plan_.tiles) needed.insert(tile.position);
   if (needed.empty()) needed.insert(0);  // a rank without bytes, too, finds the version there
-  for (const std::size_t position : needed) {
-    if (held_.count(position) > 0) continue;
-    if (position >= version.size()) return Error(Errc::kCorrupt, "a part too few");
-    if (auto ok = open_part(version[position], manifest); !ok) return ok;
-  }
+  if (auto ok = open_parts(version, needed); !ok) return ok;
   for (const auto& [position, held] : held_) {
     if (auto ok = check_tiles(held, position); !ok) return ok;
   }
@@ -171,41 +173,97 @@ void Subscriber::release_arenas(Ended ended) {
   }
 }
 
-/// Opens one part and reads its manifest.
-Result<void> Subscriber::open_part(const Found& found, ObjectManifest& manifest) {
-  auto opened = hold(found);
-  if (!opened) return opened.error();
-  const std::size_t position = found.part.id.part;
-  Held& held = held_.emplace(position, std::move(*opened)).first->second;
-  const auto arena = attach(found, held.hold);
-  if (!arena) return arena.error();
-  held.arena = *arena;
-  std::vector<std::byte> bytes(found.part.manifest_bytes);
-  if (bytes.empty()) return Error(Errc::kCorrupt, "a part without a manifest");
-  const std::uint64_t offset = found.part.offset_bytes + found.part.manifest_offset_bytes;
-  if (auto ok = pool_.move_now(Direction::kGet, held.arena->map, offset, bytes); !ok) return ok;
+/// Opens parts, those of all nodes at once, and reads their manifests.
+Result<void> Subscriber::open_parts(const Version& version,
+                                    const std::set<std::size_t>& positions) {
+  std::vector<Found> parts;
+  for (const std::size_t position : positions) {
+    if (held_.count(position) > 0) continue;
+    if (position >= version.size()) return Error(Errc::kCorrupt, "a part too few");
+    if (version[position].part.manifest_bytes == 0) {
+      return Error(Errc::kCorrupt, "a part without a manifest");
+    }
+    parts.push_back(version[position]);
+  }
+  if (parts.empty()) return {};
+  if (auto ok = hold(parts); !ok) return ok;
+  for (const Found& found : parts) {
+    Held& held = held_.at(found.part.id.part);
+    const auto arena = attach(found, held.hold);
+    if (!arena) return arena.error();
+    held.arena = *arena;
+  }
+  return get_manifests(parts);
+}
+
+/// Keeps the parts from being dropped. After a failure, too, those that were opened are held.
+Result<void> Subscriber::hold(const std::vector<Found>& parts) {
+  std::vector<std::future<Result<OpenObjectPart>>> answers;
+  for (const Found& found : parts) {
+    const NodeSession& node = pool_.nodes()[found.node.value()];
+    ControlClient::ObjectAccess access;
+    access.driver = node.driver;
+    answers.push_back(
+        node.control()->object_open(node.session, options_.secret, found.part.id, access));
+  }
+  const TimePoint end = clock_.now() + kControlTimeout;
+  Result<void> outcome;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const auto opened = answer_by(std::move(answers[i]), end);
+    if (!opened) {
+      if (outcome) outcome = opened.error();
+      continue;
+    }
+    Held held;
+    held.node = parts[i].node;
+    held.hold = opened->hold;
+    held.part = parts[i].part;
+    held_.emplace(parts[i].part.id.part, std::move(held));
+  }
+  return outcome;
+}
+
+Result<void> Subscriber::get_manifests(const std::vector<Found>& parts) {
+  std::uint64_t bytes = 0;
+  for (const Found& found : parts) bytes += found.part.manifest_bytes;
+  std::vector<std::byte> all(bytes);
+  auto handles = pool_.register_memory(all);
+  if (!handles) return handles.error();
+  Result<void> outcome;
+  {
+    TransferWindow window(pool_.engine());
+    std::byte* to = all.data();
+    for (const Found& found : parts) {
+      const ObjectPart& part = found.part;
+      outcome = window.start(Direction::kGet, held_.at(part.id.part).arena->map,
+                             part.offset_bytes + part.manifest_offset_bytes, to,
+                             part.manifest_bytes, *handles);
+      if (!outcome) break;
+      to += part.manifest_bytes;
+    }
+    while (window.size() > 0) {
+      const auto moved = window.wait_first();
+      if (outcome) outcome = moved;
+    }
+  }
+  pool_.unregister_memory(*handles);
+  std::span<const std::byte> left(all);
+  for (const Found& found : parts) {
+    if (!outcome) return outcome;
+    outcome = take_manifest(found, left.first(found.part.manifest_bytes));
+    left = left.subspan(found.part.manifest_bytes);
+  }
+  return outcome;
+}
+
+Result<void> Subscriber::take_manifest(const Found& found, std::span<const std::byte> bytes) {
   if (checksum128(bytes, manifest_seed(found.part.id)) != found.part.manifest) {
     return Error(Errc::kNotFound, options_.name + ": a part's manifest is damaged");
   }
   auto read = read_manifest(bytes);
   if (!read) return read.error().at(options_.name);
-  manifest = std::move(*read);
-  held.tiles = std::move(manifest.tiles);
+  held_.at(found.part.id.part).manifest = std::move(*read);
   return {};
-}
-
-Result<Subscriber::Held> Subscriber::hold(const Found& found) {
-  const NodeSession& node = pool_.nodes()[found.node.value()];
-  ControlClient::ObjectAccess access;
-  access.driver = node.driver;
-  auto opened = node.control()->object_open(node.session, options_.secret, found.part.id, access,
-                                            clock_.now() + kControlTimeout);
-  if (!opened) return opened.error();
-  Held held;
-  held.node = found.node;
-  held.hold = opened->hold;
-  held.part = found.part;
-  return held;
 }
 
 /// The part's segments, attached once for all versions that lie in them.
@@ -223,8 +281,8 @@ Result<const Arena*> Subscriber::attach(const Found& found, std::uint64_t hold) 
     const auto begin = found.part.segments.begin() + static_cast<std::ptrdiff_t>(at);
     const std::size_t count = std::min(most, found.part.segments.size() - at);
     access.segments.assign(begin, begin + static_cast<std::ptrdiff_t>(count));
-    auto opened = node.control()->object_open(node.session, options_.secret, found.part.id, access,
-                                              clock_.now() + kControlTimeout);
+    auto answer = node.control()->object_open(node.session, options_.secret, found.part.id, access);
+    auto opened = answer_by(std::move(answer), clock_.now() + kControlTimeout);
     if (!opened) return opened.error();
     for (GrantedSegment& segment : opened->segments) segments.push_back(std::move(segment));
   }
@@ -239,7 +297,9 @@ Result<const Arena*> Subscriber::attach(const Found& found, std::uint64_t hold) 
   return arenas_.emplace(key, std::move(*arena)).first->second.get();
 }
 
-Result<void> Subscriber::plan_by(const ObjectManifest& manifest, const ObjectPart& part) {
+/// By the manifest of the first part, which is open.
+Result<void> Subscriber::plan_by(const ObjectPart& part) {
+  const ObjectManifest& manifest = held_.at(0).manifest;
   const bool same =
       description_of(manifest.mesh, manifest.tensors, manifest.chunking) == part.description;
   const auto mesh = layout::parse_mesh(manifest.mesh);
@@ -271,11 +331,11 @@ Result<void> Subscriber::plan_by(const ObjectManifest& manifest, const ObjectPar
 Result<void> Subscriber::check_tiles(const Held& held, std::size_t position) const {
   for (const TileRead& tile : plan_.tiles) {
     if (tile.position != position) continue;
-    const bool there = tile.tensor < held.tiles.size();
+    const bool there = tile.tensor < held.manifest.tiles.size();
     const std::uint64_t room = held.part.manifest_offset_bytes;
-    if (there && held.tiles[tile.tensor].checksums.size() == tile.tile_chunks &&
-        held.tiles[tile.tensor].offset_bytes <= room &&
-        tile.tile_bytes <= room - held.tiles[tile.tensor].offset_bytes) {
+    if (there && held.manifest.tiles[tile.tensor].checksums.size() == tile.tile_chunks &&
+        held.manifest.tiles[tile.tensor].offset_bytes <= room &&
+        tile.tile_bytes <= room - held.manifest.tiles[tile.tensor].offset_bytes) {
       continue;
     }
     return Error(Errc::kCorrupt, options_.name + ": a part lacks a tile");
@@ -337,8 +397,9 @@ Result<void> Subscriber::start(TransferWindow& window, Fetch& fetch) {
   const Held& held = held_.at(fetch.tile->position);
   const ObjectMemory& memory = memory_.at(fetch.tile->wanted);
   const PieceRead& piece = *fetch.piece;
-  const std::uint64_t from =
-      held.part.offset_bytes + held.tiles[fetch.tile->tensor].offset_bytes + piece.begin_bytes;
+  const std::uint64_t from = held.part.offset_bytes +
+                             held.manifest.tiles[fetch.tile->tensor].offset_bytes +
+                             piece.begin_bytes;
   const bool direct = piece.destination_bytes.has_value();
   fetch.bytes = direct ? memory.data + *piece.destination_bytes : bounce_.next();
   return window.start(Direction::kGet, held.arena->map, from, fetch.bytes, piece.length_bytes,
@@ -353,7 +414,7 @@ Result<void> Subscriber::finish(const Fetch& fetch) {
     const std::byte* const bytes = fetch.bytes + (chunk.begin_bytes - fetch.piece->begin_bytes);
     const auto found = checksum128({bytes, chunk.length_bytes},
                                    chunk_seed(held.part.id, tile.tensor, chunk.index));
-    if (found != held.tiles[tile.tensor].checksums[chunk.index]) {
+    if (found != held.manifest.tiles[tile.tensor].checksums[chunk.index]) {
       return Error(Errc::kCorrupt, options_.name + "@" + std::to_string(version_) + ": tensor \"" +
                                        tensors_[tile.tensor].name +
                                        "\" does not have the bytes that were published");
@@ -364,17 +425,25 @@ Result<void> Subscriber::finish(const Fetch& fetch) {
 }
 
 void Subscriber::release() {
+  release_soon();
+  for (auto& [index, answer] : closing_) {
+    const auto closed = answer_by(std::move(answer), clock_.now() + kControlTimeout);
+    const NodeSession& node = pool_.nodes()[index.value()];
+    if (closed || node.fault->reason() != FaultReason::kNone) continue;
+    log(LogLevel::kWarning, "a version of an object is not let go; the session's end will do it",
+        {{"node", node.label}, {"reason", closed.error().message()}});
+  }
+  closing_.clear();
+}
+
+void Subscriber::release_soon() {
   std::map<NodeIndex, std::vector<std::uint64_t>> holds;
   for (const auto& [position, held] : held_) holds[held.node].push_back(held.hold);
   held_.clear();
   for (const auto& [index, list] : holds) {
     const NodeSession& node = pool_.nodes()[index.value()];
     if (node.fault->reason() != FaultReason::kNone) continue;
-    const auto closed =
-        node.control()->objects_close(node.session, list, clock_.now() + kControlTimeout);
-    if (closed) continue;
-    log(LogLevel::kWarning, "a version of an object is not let go; the session's end will do it",
-        {{"node", node.label}, {"reason", closed.error().message()}});
+    closing_.emplace_back(index, node.control()->objects_close(node.session, list));
   }
 }
 

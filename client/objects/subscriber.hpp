@@ -1,9 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <future>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -62,8 +65,10 @@ class Subscriber {
   /// kNotFound: its publisher has ended, or its daemon was restarted; kUnavailable, kDeadline: a
   /// node is lost.
   [[nodiscard]] Result<void> read();
-  /// Lets go of the open version, if there is one.
+  /// Lets go of the open version, if there is one. Waits until the nodes have heard it.
   void release();
+  /// The same without waiting.
+  void release_soon();
 
   /// What the object has; empty before the first acquire.
   [[nodiscard]] const std::vector<ObjectTensor>& tensors() const { return tensors_; }
@@ -92,7 +97,7 @@ class Subscriber {
     std::uint64_t hold = 0;
     ObjectPart part;
     const Arena* arena = nullptr;
-    std::vector<ObjectTile> tiles;  ///< by the object's tensors
+    ObjectManifest manifest;
   };
   using Segments = std::pair<std::uint32_t, std::vector<SegmentId>>;  ///< a node's
   /// A version all of whose parts were found, by position.
@@ -103,10 +108,13 @@ class Subscriber {
   [[nodiscard]] static std::uint64_t identity_of(const Version& version);
   [[nodiscard]] Result<std::vector<Version>> find(const Versions& versions, std::string& reason);
   [[nodiscard]] Result<void> open(const Version& version);
-  [[nodiscard]] Result<void> open_part(const Found& found, ObjectManifest& manifest);
-  [[nodiscard]] Result<Held> hold(const Found& found);
+  [[nodiscard]] Result<void> open_parts(const Version& version,
+                                        const std::set<std::size_t>& positions);
+  [[nodiscard]] Result<void> hold(const std::vector<Found>& parts);
+  [[nodiscard]] Result<void> get_manifests(const std::vector<Found>& parts);
+  [[nodiscard]] Result<void> take_manifest(const Found& found, std::span<const std::byte> bytes);
   [[nodiscard]] Result<const Arena*> attach(const Found& found, std::uint64_t hold);
-  [[nodiscard]] Result<void> plan_by(const ObjectManifest& manifest, const ObjectPart& part);
+  [[nodiscard]] Result<void> plan_by(const ObjectPart& part);
   [[nodiscard]] Result<void> check_tiles(const Held& held, std::size_t position) const;
   [[nodiscard]] std::vector<Fetch> in_turns() const;
   [[nodiscard]] Result<void> start(TransferWindow& window, Fetch& fetch);
@@ -131,6 +139,8 @@ class Subscriber {
   std::uint64_t version_ = 0;
   std::uint64_t identity_ = 0;
   std::map<Segments, std::unique_ptr<Arena>> arenas_;  ///< attached
+  /// Answers to what release_soon() has told nodes.
+  std::vector<std::pair<NodeIndex, std::future<Result<void>>>> closing_;
 };
 
 }  // namespace ho::client

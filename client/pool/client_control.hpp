@@ -1,7 +1,6 @@
 #pragma once
 
 #include <chrono>
-#include <future>
 #include <string>
 #include <utility>
 
@@ -31,11 +30,7 @@ class ClientControl final : public NodeControl {
   }
   [[nodiscard]] transport::FenceRequest fence_of(const Session& session) override {
     return [&client = client_, session](const transport::RailFence& rail) {
-      auto asked = client.fence(session, rail);
-      if (asked) return std::move(*asked);
-      std::promise<Result<std::string>> failed;
-      failed.set_value(asked.error());
-      return failed.get_future();
+      return client.fence(session, rail);
     };
   }
 

@@ -295,22 +295,17 @@ Result<void> ControlClient::release(const Session& session, const std::vector<Se
   return {};
 }
 
-Result<std::future<Result<std::string>>> ControlClient::fence(const Session& session,
-                                                              const transport::RailFence& rail) {
+std::future<Result<std::string>> ControlClient::fence(const Session& session,
+                                                      const transport::RailFence& rail) {
   pb::Request request;
   auto* body = request.mutable_fence();
   put_session(session, body);
   body->set_rail(rail.rail);
   body->set_generation(rail.generation);
-  auto answer = std::make_shared<std::promise<Result<std::string>>>();
-  auto future = answer->get_future();
-  auto started = connection_->start(std::move(request), [answer](Result<Reply> reply) {
-    if (!reply) return answer->set_value(reply.error());
-    if (!reply->response.has_fence()) return answer->set_value(senseless("no fence"));
-    answer->set_value(reply->response.fence().address());
+  return connection_->ask(std::move(request), [](const Reply& reply) -> Result<std::string> {
+    if (!reply.response.has_fence()) return senseless("no fence");
+    return reply.response.fence().address();
   });
-  if (!started) return started.error();
-  return future;
 }
 
 Result<std::vector<NodeInfo>> ControlClient::nodes(TimePoint deadline) {

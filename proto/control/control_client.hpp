@@ -104,11 +104,11 @@ class ControlClient {
   [[nodiscard]] Result<void> release(const Session& session, const std::vector<SegmentId>& segments,
                                      TimePoint deadline);
 
-  /// Asks the daemon to end its side of a rail; does not wait. The future is ready at the latest
-  /// when the connection is lost. Its text is the rail's address from now on; empty: unchanged.
-  /// @return kUnavailable, kBusy: nothing was sent.
-  [[nodiscard]] Result<std::future<Result<std::string>>> fence(const Session& session,
-                                                               const transport::RailFence& rail);
+  /// Asks the daemon to end its side of a rail. Its text is the rail's address from now on; empty:
+  /// unchanged. As all calls that give a future it does not wait: that is ready at the latest when
+  /// the connection is lost, and at once, with kUnavailable or kBusy, where nothing was sent.
+  [[nodiscard]] std::future<Result<std::string>> fence(const Session& session,
+                                                       const transport::RailFence& rail);
 
   /// Makes an extent. An extent made after kDeadline is freed when its answer arrives, if the
   /// connection still exists.
@@ -181,9 +181,9 @@ class ControlClient {
                                          const ObjectPartId& id, TimePoint deadline);
   /// The parts of an object that this node holds of versions between two, both included, newest
   /// first. An answer has room for 1024.
-  [[nodiscard]] Result<std::vector<ObjectPart>> objects_find(
+  [[nodiscard]] std::future<Result<std::vector<ObjectPart>>> objects_find(
       const Session& session, const std::string& secret, const std::string& name,
-      std::uint64_t min_version, std::uint64_t max_version, TimePoint deadline);
+      std::uint64_t min_version, std::uint64_t max_version);
   /// What a reader wants of a part.
   struct ObjectAccess {
     std::string driver;
@@ -191,13 +191,12 @@ class ControlClient {
     std::uint64_t hold = 0;           ///< of an earlier answer; 0: a new one
   };
   /// Keeps a part from being dropped, and gives access to its segments. @return kNotFound.
-  [[nodiscard]] Result<OpenObjectPart> object_open(const Session& session,
-                                                   const std::string& secret,
-                                                   const ObjectPartId& id,
-                                                   const ObjectAccess& access, TimePoint deadline);
-  [[nodiscard]] Result<void> objects_close(const Session& session,
-                                           const std::vector<std::uint64_t>& holds,
-                                           TimePoint deadline);
+  [[nodiscard]] std::future<Result<OpenObjectPart>> object_open(const Session& session,
+                                                                const std::string& secret,
+                                                                const ObjectPartId& id,
+                                                                const ObjectAccess& access);
+  [[nodiscard]] std::future<Result<void>> objects_close(const Session& session,
+                                                        const std::vector<std::uint64_t>& holds);
   /// All parts that this node holds, for people.
   [[nodiscard]] Result<std::vector<ObjectInfo>> objects(TimePoint deadline);
 
@@ -224,5 +223,12 @@ class ControlClient {
   explicit ControlClient(std::unique_ptr<Connection> connection);
   std::unique_ptr<Connection> connection_;
 };
+
+/// What a call that gives a future was answered. @return kDeadline: nothing yet.
+template <typename T>
+[[nodiscard]] Result<T> answer_by(std::future<Result<T>> answer, TimePoint deadline) {
+  if (answer.wait_until(deadline) == std::future_status::ready) return answer.get();
+  return Error(Errc::kDeadline, "no answer before the deadline");
+}
 
 }  // namespace ho

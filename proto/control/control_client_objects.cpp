@@ -14,6 +14,7 @@ namespace pb = hyperoffload::v1;
 
 namespace {
 
+using control::Reply;
 using control::senseless;
 
 }  // namespace
@@ -42,9 +43,9 @@ Result<void> ControlClient::object_drop(const Session& session, const std::strin
   return {};
 }
 
-Result<std::vector<ObjectPart>> ControlClient::objects_find(
+std::future<Result<std::vector<ObjectPart>>> ControlClient::objects_find(
     const Session& session, const std::string& secret, const std::string& name,
-    std::uint64_t min_version, std::uint64_t max_version, TimePoint deadline) {
+    std::uint64_t min_version, std::uint64_t max_version) {
   pb::Request request;
   auto* const body = request.mutable_objects_find();
   control::put_session(session, body);
@@ -52,20 +53,23 @@ Result<std::vector<ObjectPart>> ControlClient::objects_find(
   body->set_name(name);
   body->set_min_version(min_version);
   body->set_max_version(max_version);
-  const auto reply = connection_->call(std::move(request), deadline);
-  if (!reply) return reply.error();
-  std::vector<ObjectPart> out;
-  for (const pb::ObjectPart& from : reply->response.objects_find().parts()) {
-    ObjectPart part = take_object_part(from);
-    if (!is_sound(part, hello().segment_bytes)) return senseless("a part's numbers do not fit");
-    out.push_back(std::move(part));
-  }
-  return out;
+  const std::uint64_t segment_bytes = hello().segment_bytes;
+  const auto read = [segment_bytes](const Reply& reply) -> Result<std::vector<ObjectPart>> {
+    std::vector<ObjectPart> out;
+    for (const pb::ObjectPart& from : reply.response.objects_find().parts()) {
+      ObjectPart part = take_object_part(from);
+      if (!is_sound(part, segment_bytes)) return senseless("a part's numbers do not fit");
+      out.push_back(std::move(part));
+    }
+    return out;
+  };
+  return connection_->ask(std::move(request), read);
 }
 
-Result<OpenObjectPart> ControlClient::object_open(const Session& session, const std::string& secret,
-                                                  const ObjectPartId& id,
-                                                  const ObjectAccess& access, TimePoint deadline) {
+std::future<Result<OpenObjectPart>> ControlClient::object_open(const Session& session,
+                                                               const std::string& secret,
+                                                               const ObjectPartId& id,
+                                                               const ObjectAccess& access) {
   HO_CHECK(access.segments.size() <= segments_per_grant_max(access.driver));
   pb::Request request;
   auto* const body = request.mutable_objects_open();
@@ -75,25 +79,22 @@ Result<OpenObjectPart> ControlClient::object_open(const Session& session, const 
   body->set_driver(access.driver);
   for (const SegmentId segment : access.segments) body->add_segment_ids(segment.value());
   body->set_hold(access.hold);
-  auto reply = connection_->call(std::move(request), deadline);
-  if (!reply) return reply.error();
-  const auto& answer = reply->response.objects_open();
-  auto segments =
-      take_segments(answer.segments(), std::move(reply->descriptors), access.driver == "local");
-  if (!segments) return senseless(segments.error().context());
-  return OpenObjectPart{answer.hold(), *std::move(segments)};
+  const auto read = [local = access.driver == "local"](Reply& reply) -> Result<OpenObjectPart> {
+    const auto& answer = reply.response.objects_open();
+    auto segments = take_segments(answer.segments(), std::move(reply.descriptors), local);
+    if (!segments) return senseless(segments.error().context());
+    return OpenObjectPart{answer.hold(), *std::move(segments)};
+  };
+  return connection_->ask(std::move(request), read);
 }
 
-Result<void> ControlClient::objects_close(const Session& session,
-                                          const std::vector<std::uint64_t>& holds,
-                                          TimePoint deadline) {
+std::future<Result<void>> ControlClient::objects_close(const Session& session,
+                                                       const std::vector<std::uint64_t>& holds) {
   pb::Request request;
   auto* const body = request.mutable_objects_close();
   control::put_session(session, body);
   for (const std::uint64_t hold : holds) body->add_holds(hold);
-  const auto reply = connection_->call(std::move(request), deadline);
-  if (!reply) return reply.error();
-  return {};
+  return connection_->ask(std::move(request), [](const Reply&) { return Result<void>(); });
 }
 
 Result<std::vector<ObjectInfo>> ControlClient::objects(TimePoint deadline) {

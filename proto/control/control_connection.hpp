@@ -5,11 +5,13 @@
 #include <atomic>
 #include <condition_variable>
 #include <functional>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -73,6 +75,22 @@ class ControlClient::Connection {
   /// Sends `request`. Calls `done` once on the I/O thread, with the answer or the loss of the
   /// connection. @return kUnavailable, kBusy: nothing was sent, and `done` is not called.
   [[nodiscard]] Result<void> start(control::pb::Request request, Done done);
+
+  /// Sends `request`. `read` makes a result of its answer, on the I/O thread. The future is ready
+  /// with that, or with the loss of the connection; at once where nothing was sent.
+  template <typename Read>
+  [[nodiscard]] auto ask(control::pb::Request request, Read read)
+      -> std::future<std::invoke_result_t<Read, control::Reply&>> {
+    using Answer = std::invoke_result_t<Read, control::Reply&>;
+    auto promise = std::make_shared<std::promise<Answer>>();
+    auto future = promise->get_future();
+    const auto started =
+        start(std::move(request), [promise, read = std::move(read)](Result<control::Reply> reply) {
+          promise->set_value(reply ? read(*reply) : Answer(reply.error()));
+        });
+    if (!started) promise->set_value(started.error());
+    return future;
+  }
 
   [[nodiscard]] bool closed() const { return closed_.load(std::memory_order_acquire); }
   [[nodiscard]] const Options& options() const { return options_; }
