@@ -1,7 +1,10 @@
 #include "client/objects/relays.hpp"
 
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdio>
+#include <mutex>
 #include <set>
 #include <span>
 #include <thread>
@@ -22,6 +25,13 @@ constexpr Duration kPatienceLost = std::chrono::milliseconds(100);
 constexpr std::uint32_t kMissesMax = 3;
 constexpr std::uint32_t kPatientReads = 8;
 constexpr Duration kPause = std::chrono::milliseconds(1);
+/// Tensors go in so many groups at most, and in fewer where one would have less. Each group costs
+/// some requests.
+constexpr std::uint64_t kGroupsMax = 8;
+constexpr std::uint64_t kGroupBytesMin = std::uint64_t{4} << 20U;
+/// Groups on their way at a time: what one waits for, another moves. Ranks begin groups in the same
+/// order, so the first that is not complete is never waited for in vain.
+constexpr std::size_t kThreads = 3;
 constexpr std::size_t kNameBytesMax = 255;
 constexpr const char* kSuffix = "/relay-";
 /// The suffix, a step's number and 16 digits.
@@ -41,6 +51,33 @@ std::string relay_name(const std::string& name, std::uint64_t run, std::size_t n
   std::snprintf(digits.data(), digits.size(), "%016llx",
                 static_cast<unsigned long long>(mixed(group)));
   return name + kSuffix + std::to_string(number) + "-" + digits.data();
+}
+
+/// The same for all ranks: the tensor's, and not those of a rank's tile.
+std::uint64_t bytes_of(const ObjectTensor& tensor) {
+  std::uint64_t bytes = tensor.element_bytes;
+  for (const std::uint64_t size : tensor.shape) bytes *= size;
+  return bytes;
+}
+
+/// Where each group of successive tensors ends.
+std::vector<std::size_t> ends_of_groups(const std::vector<ObjectTensor>& tensors) {
+  std::uint64_t left = 0;
+  for (const ObjectTensor& tensor : tensors) left += bytes_of(tensor);
+  const std::uint64_t least = std::max(kGroupBytesMin, left / kGroupsMax);
+  std::vector<std::size_t> out;
+  std::uint64_t bytes = 0;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    bytes += bytes_of(tensors[i]);
+    left -= bytes_of(tensors[i]);
+    if (left > 0 && (bytes < least || left < least)) continue;
+    out.push_back(i + 1);
+    bytes = 0;
+  }
+  if (!tensors.empty() && (out.empty() || out.back() < tensors.size())) {
+    out.push_back(tensors.size());
+  }
+  return out;
 }
 
 ObjectMemory memory_of(const ObjectMemory& tile, const TileRange& range) {
@@ -76,7 +113,9 @@ Result<std::unique_ptr<Relays>> Relays::create(Pool& pool, Subscriber& whole,
 }
 
 std::uint64_t Relays::fetched_bytes() const {
-  return first_ == nullptr ? 0 : first_->plan().fetched_bytes;
+  std::uint64_t bytes = 0;
+  for (const Group& group : groups_) bytes += group.first->plan().fetched_bytes;
+  return bytes;
 }
 
 /// Plans for the object's tensors, again where they have changed. A version whose number was used
@@ -87,8 +126,7 @@ Result<void> Relays::prepare() {
       version > version_ || (version == version_ && whole_.identity() == identity_);
   if (plan_ == whole_.plan_number() && follows) return {};
   plan_ = 0;
-  first_.reset();
-  steps_.clear();
+  groups_.clear();
   const Subscriber::Options& reader = whole_.options();
   std::vector<ObjectTensor> tensors;
   for (const WantedTensor& wanted : reader.tensors) {
@@ -99,34 +137,62 @@ Result<void> Relays::prepare() {
     }
   }
   HO_CHECK(tensors.size() == reader.tensors.size());
-  const layout::Mesh& mesh = whole_.reader_mesh();
-  const auto steps = parse_relay(options_.relay, mesh);
-  if (!steps) return steps.error();
-  const auto position = position_of(mesh, reader.rank);
-  if (!position) return position.error();
-  const auto plan = plan_relays(mesh, *position, tensors, *steps);
-  if (!plan) return plan.error();
-  Subscriber::Options own = reader;
-  own.memory.clear();
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    own.tensors[i].layout = plan->first[i].layout;
-    own.memory.push_back(memory_of(whole_.memory(i), plan->first[i].range));
-    own.tensors[i].memory_bytes = own.memory.back().bytes;
-  }
-  auto first = Subscriber::create(pool_, own);
-  if (!first) return first.error();
-  first_ = std::move(*first);
-  for (std::size_t s = 0; s < plan->steps.size(); ++s) {
-    if (plan->steps[s].tensors.empty()) continue;
-    auto step = make_step(plan->steps[s], s);
-    if (!step) return step.error();
-    steps_.push_back(std::move(*step));
+  const std::vector<std::size_t> ends = ends_of_groups(tensors);
+  // Each thread keeps to its part of the link.
+  const std::uint64_t threads = std::min(ends.size(), kThreads);
+  const std::uint64_t link =
+      reader.link_bytes_per_s == 0
+          ? 0
+          : std::max<std::uint64_t>(1,
+                                    reader.link_bytes_per_s / std::max<std::uint64_t>(1, threads));
+  std::size_t begin = 0;
+  for (const std::size_t end : ends) {
+    auto group = make_group(begin, std::span(tensors).subspan(begin, end - begin), link);
+    if (!group) return group.error();
+    groups_.push_back(std::move(*group));
+    begin = end;
   }
   plan_ = whole_.plan_number();
   return {};
 }
 
-Result<Relays::Step> Relays::make_step(const RelayStep& plan, std::size_t number) {
+/// @param tensors  those that are wanted from `begin` on.
+Result<Relays::Group> Relays::make_group(std::size_t begin, std::span<const ObjectTensor> tensors,
+                                         std::uint64_t link_bytes_per_s) {
+  const Subscriber::Options& reader = whole_.options();
+  const layout::Mesh& mesh = whole_.reader_mesh();
+  const auto steps = parse_relay(options_.relay, mesh);
+  if (!steps) return steps.error();
+  const auto position = position_of(mesh, reader.rank);
+  if (!position) return position.error();
+  const auto plan = plan_relays(mesh, *position, {tensors.begin(), tensors.end()}, *steps);
+  if (!plan) return plan.error();
+  Subscriber::Options own = reader;
+  own.tensors.clear();
+  own.memory.clear();
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const ObjectMemory& tile = whole_.memory(begin + i);
+    own.memory.push_back(memory_of(tile, plan->first[i].range));
+    own.tensors.push_back(reader.tensors[begin + i]);
+    own.tensors[i].layout = plan->first[i].layout;
+    own.tensors[i].memory_bytes = own.memory.back().bytes;
+  }
+  own.link_bytes_per_s = link_bytes_per_s;
+  Group out;
+  auto first = Subscriber::create(pool_, own);
+  if (!first) return first.error();
+  out.first = std::move(*first);
+  for (std::size_t s = 0; s < plan->steps.size(); ++s) {
+    if (plan->steps[s].tensors.empty()) continue;
+    auto step = make_step(plan->steps[s], s, begin, link_bytes_per_s);
+    if (!step) return step.error();
+    out.steps.push_back(std::move(*step));
+  }
+  return out;
+}
+
+Result<Relays::Step> Relays::make_step(const RelayStep& plan, std::size_t number, std::size_t begin,
+                                       std::uint64_t link_bytes_per_s) {
   const Subscriber::Options& reader = whole_.options();
   Publisher::Options give;
   give.secret = reader.secret;
@@ -134,15 +200,15 @@ Result<Relays::Step> Relays::make_step(const RelayStep& plan, std::size_t number
   give.rank = reader.rank;
   give.run = options_.run;
   give.versions = options_.versions;
-  give.link_bytes_per_s = reader.link_bytes_per_s;
+  give.link_bytes_per_s = link_bytes_per_s;
   Subscriber::Options take;
   take.secret = give.secret;
   take.mesh = give.mesh;
   take.rank = give.rank;
-  take.link_bytes_per_s = reader.link_bytes_per_s;
+  take.link_bytes_per_s = link_bytes_per_s;
   take.own_part = plan.position;
   for (const RelayedTensor& one : plan.tensors) {
-    const ObjectMemory& tile = whole_.memory(one.wanted);
+    const ObjectMemory& tile = whole_.memory(begin + one.wanted);
     give.tensors.push_back(one.tensor);
     give.memory.push_back(memory_of(tile, one.before));
     WantedTensor wanted;
@@ -186,13 +252,31 @@ Result<void> Relays::try_read() {
   const bool again = version_ == whole_.version();
   version_ = whole_.version();
   identity_ = whole_.identity();
-  if (auto ok = read(*first_, Duration(0)); !ok) return ok;
+  std::atomic<std::size_t> next{0};
+  std::mutex mutex;
+  Result<void> outcome;
+  const auto work = [&] {
+    for (std::size_t i = next++; i < groups_.size(); i = next++) {
+      auto done = share(groups_[i], again);
+      if (done) continue;
+      next.store(groups_.size());
+      const std::lock_guard guard(mutex);
+      if (outcome) outcome = std::move(done);
+    }
+  };
+  std::vector<std::thread> others;
+  for (std::size_t i = 1; i < std::min(groups_.size(), kThreads); ++i) others.emplace_back(work);
+  work();
+  for (std::thread& one : others) one.join();
+  return outcome;
+}
+
+/// Reads this rank's own part of a group, and with the others of each step what they have.
+Result<void> Relays::share(Group& group, bool again) {
+  if (auto ok = read(*group.first, Duration(0)); !ok) return ok;
   const bool patient = missed_ < kMissesMax || missed_ % kPatientReads == 0;
-  for (Step& step : steps_) {
-    const auto published = publish(step);
-    // A version that is read once more may be there.
-    const bool there = again && !published && published.error().code() == Errc::kInvalidArgument;
-    if (!published && !there) return published;
+  for (Step& step : group.steps) {
+    if (auto ok = publish(step, again); !ok) return ok;
     if (auto ok = read(*step.subscriber, patient ? kPatience : kPatienceLost); !ok) return ok;
   }
   return {};
@@ -201,16 +285,19 @@ Result<void> Relays::try_read() {
 /// Reads the version that is open.
 Result<void> Relays::read(Subscriber& from, Duration timeout) {
   if (auto found = from.acquire({version_, version_}, timeout); !found) return found.error();
-  const bool same = &from != first_.get() || from.identity() == identity_;
+  const bool own = std::any_of(groups_.begin(), groups_.end(),
+                               [&](const Group& group) { return group.first.get() == &from; });
+  const bool same = !own || from.identity() == identity_;
   auto done =
       same ? from.read() : Result<void>(Error(Errc::kNotFound, "the version was published again"));
-  from.release();
+  from.release_soon();
   return done;
 }
 
-/// Waits while ranks that are behind have all kept versions open, or an older one of the number.
-/// Only parts of equal versions come together: their run depends on what each rank has open.
-Result<void> Relays::publish(Step& step) {
+/// Publishes what this rank has of a step. Waits while ranks that are behind have all kept versions
+/// open, or an older one of the number. Only parts of equal versions come together: their run
+/// depends on what each rank has open.
+Result<void> Relays::publish(Step& step, bool again) {
   const std::uint64_t run =
       mixed(std::to_string(options_.run) + " " + std::to_string(identity_)) | 1U;
   const TimePoint end = clock_.now() + kPatience;
@@ -218,6 +305,9 @@ Result<void> Relays::publish(Step& step) {
     auto done = step.publisher->publish(version_, run);
     const bool behind = !done && (done.error().code() == Errc::kBusy ||
                                   done.error().code() == Errc::kAlreadyExists);
+    // A version that is read once more may be there.
+    const bool there = again && !done && done.error().code() == Errc::kInvalidArgument;
+    if (there) return {};
     if (!behind || clock_.now() >= end) return done;
     std::this_thread::sleep_for(kPause);
   }

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,10 +17,12 @@
 namespace ho::client {
 
 /// Reads versions together with the other ranks that need the same tiles: each reads a part from
-/// the publisher, publishes it, and reads the rest from the others.
+/// the publisher, publishes it, and reads the rest from the others. Tensors go in groups, so that
+/// the publisher's link and those between the ranks work at the same time.
 ///
-///   read: own part from the publisher -> for each step: publish what this rank has -> acquire what
-///         all ranks of the step have -> read the others' parts
+///   for each group, a few at a time:  own part from the publisher -> for each step: publish what
+///                                     this rank has -> acquire what all ranks of the step have ->
+///                                     read the others' parts
 ///
 /// The ranks read the same versions in the same order. A rank that others wait for in vain costs
 /// them the wait, and they read the whole from the publisher. Relays are objects like any other,
@@ -57,24 +60,32 @@ class Relays {
     std::unique_ptr<Publisher> publisher;
     std::unique_ptr<Subscriber> subscriber;
   };
+  /// Tensors that go together.
+  struct Group {
+    std::unique_ptr<Subscriber> first;  ///< this rank's own part
+    std::vector<Step> steps;            ///< in which this rank shares tiles
+  };
 
   Relays(Pool& pool, Subscriber& whole, const Options& options) noexcept
       : pool_(pool), whole_(whole), options_(options) {}
   [[nodiscard]] Result<void> prepare();
+  [[nodiscard]] Result<Group> make_group(std::size_t begin, std::span<const ObjectTensor> tensors,
+                                         std::uint64_t link_bytes_per_s);
   [[nodiscard]] Result<void> read(Subscriber& from, Duration timeout);
-  [[nodiscard]] Result<Step> make_step(const RelayStep& plan, std::size_t number);
+  [[nodiscard]] Result<Step> make_step(const RelayStep& plan, std::size_t number, std::size_t begin,
+                                       std::uint64_t link_bytes_per_s);
   [[nodiscard]] Result<void> try_read();
-  [[nodiscard]] Result<void> publish(Step& step);
+  [[nodiscard]] Result<void> share(Group& group, bool again);
+  [[nodiscard]] Result<void> publish(Step& step, bool again);
 
   Pool& pool_;
   Subscriber& whole_;
   const Options options_;
   SteadyClock clock_;
-  std::uint64_t plan_ = 0;             ///< the subscriber's, that what follows is for; 0: none
-  std::uint64_t version_ = 0;          ///< that was read last, and may be published; 0: none
-  std::uint64_t identity_ = 0;         ///< likewise
-  std::unique_ptr<Subscriber> first_;  ///< this rank's own part
-  std::vector<Step> steps_;            ///< in which this rank shares tiles
+  std::uint64_t plan_ = 0;      ///< the subscriber's, that what follows is for; 0: none
+  std::uint64_t version_ = 0;   ///< that was read last, and may be published; 0: none
+  std::uint64_t identity_ = 0;  ///< likewise
+  std::vector<Group> groups_;
   std::uint64_t relayed_ = 0;
   std::uint64_t direct_ = 0;
   std::uint32_t missed_ = 0;  ///< direct reads in a row

@@ -219,6 +219,75 @@ TEST_CASE("relays: two readers of one program that want different tensors both s
   CHECK(got[3] == data[1]);
 }
 
+TEST_CASE("relays: tensors of several groups arrive whole, version after version",
+          "[integration]") {
+  TwoNodes nodes({.ddr_bytes = 256U << 20U});
+  constexpr std::size_t kReaders = 3;
+  // Four groups: two tensors make one, and small ones go with what follows or comes before.
+  const std::vector<std::uint64_t> shapes = {1'300'000, 10, 1'200'000, 700'000,
+                                             700'000,   3,  1'100'000, 5};
+  const std::vector<std::string> names = {"a", "b", "c", "d", "e", "f", "g", "h"};
+  using Values = std::vector<std::vector<std::uint32_t>>;
+  const auto tensors_of = [&](Values& values) {
+    std::vector<ho_tensor> out(shapes.size());
+    for (std::size_t i = 0; i < shapes.size(); ++i) {
+      values.emplace_back(shapes[i]);
+      out[i].name = names[i].c_str();
+      out[i].shape = &shapes[i];
+      out[i].dimensions = 1;
+      out[i].element_bytes = 4;
+      out[i].data = values[i].data();
+      out[i].bytes = values[i].size() * 4;
+    }
+    return out;
+  };
+  const PoolHandle trainer = connect_pool(nodes.address(0), "local");
+  ho_object_options options{};
+  options.name = "model";
+  Values data;
+  Publisher publisher(trainer.get(), options, tensors_of(data));
+  std::deque<PoolHandle> pools;
+  std::vector<Subscriber> readers;
+  std::vector<Values> got(kReaders);
+  for (std::uint32_t rank = 0; rank < kReaders; ++rank) {
+    pools.push_back(connect_pool(nodes.address(static_cast<int>(rank % 2)), "auto"));
+    options.mesh = "3:dp";
+    options.rank = rank;
+    options.run = 5;
+    options.relay = "dp";
+    readers.emplace_back(pools.back().get(), options, tensors_of(got[rank]));
+  }
+  for (std::uint32_t version = 1; version <= 4; ++version) {
+    INFO("version " << version);
+    std::uint32_t next = version;
+    for (auto& tensor : data) {
+      for (std::uint32_t& element : tensor) element = next += 7;
+    }
+    publisher.publish(version);
+    std::vector<ho_status> status(kReaders, HO_NOT_FOUND);
+    std::vector<std::thread> threads;
+    for (std::size_t rank = 0; rank < kReaders; ++rank) {
+      threads.emplace_back([&, rank] {
+        std::uint64_t found = 0;
+        status[rank] = ho_acquire(readers[rank].get(), version, version, 5000, &found);
+        if (status[rank] == HO_OK) status[rank] = ho_object_read(readers[rank].get());
+        ho_object_release(readers[rank].get());
+      });
+    }
+    for (std::thread& one : threads) one.join();
+    for (std::size_t rank = 0; rank < kReaders; ++rank) {
+      CHECK(status[rank] == HO_OK);
+      CHECK((got[rank] == data));
+      CHECK(number(readers[rank], "relayed_reads") == version);
+    }
+  }
+  std::uint64_t fetched = 0;
+  for (const Subscriber& one : readers) fetched += number(one, "fetched_bytes", "relays");
+  std::uint64_t bytes = 0;
+  for (const std::uint64_t shape : shapes) bytes += shape * 4;
+  CHECK(fetched < bytes * 3 / 2);  // whole chunks, at the ends of parts; without relays 3 times
+}
+
 TEST_CASE("relays: readers that cannot share are refused", "[integration]") {
   TwoNodes nodes;
   const PoolHandle pool = connect_pool(nodes.address(0), "local");

@@ -115,11 +115,18 @@ def publish_and_read(address, publishers, shape, chunks, reads):
                   f"fetched {told['fetched_bytes'] / told['needed_bytes']:.2f} of the bytes needed")
 
 
+def layers_of(data):
+    """The tensors of a model in `data`."""
+    size = RELAYED // LAYERS
+    whole = memoryview(data)
+    return {f"layer {i}": hyperoffload.Tile(whole[i * size:(i + 1) * size], "-", (size,)) for i in range(LAYERS)}
+
+
 def sampler(pool, rank):
     """Reads each version that its input names, alone or with the others, and prints when it had it."""
     mine = bytearray(RELAYED)
-    readers = [hyperoffload.Subscriber(pool, "w", {"w": hyperoffload.Tile(mine, "-", (RELAYED,))}, mesh=f"{SAMPLERS}:s",
-                                       rank=int(rank), secret="a secret of the bench", relay=relay, run=5)
+    readers = [hyperoffload.Subscriber(pool, "w", layers_of(mine), mesh=f"{SAMPLERS}:s", rank=int(rank),
+                                       secret="a secret of the bench", relay=relay, run=5)
                for relay in ("", "s")]
     for line in sys.stdin:
         version, relayed = (int(word) for word in line.split())
@@ -131,7 +138,7 @@ def sampler(pool, rank):
     assert readers[1].describe()["relays"]["direct_reads"] == 0
 
 
-SAMPLERS, RELAYED = 4, 64 * MIB
+SAMPLERS, RELAYED, LAYERS = 4, 64 * MIB, 16
 
 
 def relays():
@@ -144,7 +151,7 @@ def relays():
             wait_for_pool(address)
         data = bytearray(RELAYED)
         publisher = stack.enter_context(hyperoffload.Publisher(
-            nodes[0][0], "w", {"w": hyperoffload.Tile(data, "-", (RELAYED,))}, run=7, secret="a secret of the bench"))
+            nodes[0][0], "w", layers_of(data), run=7, secret="a secret of the bench"))
         readers = [subprocess.Popen(["nsenter", "-t", str(daemon.pid), "-n", "-m", "--", sys.executable,
                                      pathlib.Path(__file__).resolve(), *map(os.path.abspath, sys.argv[1:6]), "--sampler",
                                      f"unix:{name}/own-{rank + 2}/sock", str(rank)],
