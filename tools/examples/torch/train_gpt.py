@@ -99,6 +99,7 @@ def train(args, model, optimizer, scheduler):
     losses = []
     while True:
         for tokens, targets in loader:
+            tokens, targets = tokens.to(args.device), targets.to(args.device)
             logits = model(tokens)
             loss = functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
             optimizer.zero_grad(set_to_none=True)
@@ -122,6 +123,9 @@ def arguments(line=None):
     parser = argparse.ArgumentParser(description="Trains a small GPT on the bytes of a text file.")
     parser.add_argument("--text", default=__file__, help="the file (this one)")
     parser.add_argument("--checkpoint", help="file for checkpoints (none)")
+    cuda = "cuda:" + os.environ.get("LOCAL_RANK", "0")
+    parser.add_argument("--device", default=cuda if torch.cuda.is_available() else "cpu",
+                        help="where to train (a CUDA device if there is one, else cpu)")
     parser.add_argument("--dropout", type=float, default=0.1)
     for name, default in {"steps": 50, "batch": 16, "length": 128, "layers": 4, "width": 256,
                           "heads": 4, "log_every": 10, "checkpoint_every": 25, "seed": 1}.items():
@@ -131,7 +135,7 @@ def arguments(line=None):
 
 def build(args):
     torch.manual_seed(args.seed)
-    model = GPT(args.layers, args.width, args.heads, args.length, args.dropout)
+    model = GPT(args.layers, args.width, args.heads, args.length, args.dropout).to(args.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     scheduler = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: 0.5 * (1 + math.cos(math.pi * step / args.steps)))
