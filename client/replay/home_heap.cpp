@@ -20,7 +20,7 @@ bool HomeHeap::has_room(std::uint64_t bytes) const {
 }
 
 Result<void> HomeHeap::add_chunk(std::uint64_t bytes, Nearness nearness) {
-  auto arena = node_ ? pool_.allocate_on(*node_, bytes)
+  auto arena = node_ ? pool_.allocate_on(*node_, bytes, streams_)
                      : pool_.allocate(bytes, {nearness, {}, user_, streams_});
   if (!arena) return arena.error();
   auto chunk = std::make_unique<Chunk>();

@@ -37,7 +37,8 @@ class HomeHeap {
   HomeHeap(Pool& pool, Nearness nearness, std::span<const std::byte> user, DeviceStreams* streams)
       : pool_(pool), nearness_(nearness), user_(user), streams_(streams) {}
   /// A heap in one node's memory.
-  HomeHeap(Pool& pool, NodeIndex node) : pool_(pool), node_(node) {}
+  HomeHeap(Pool& pool, NodeIndex node, DeviceStreams* streams)
+      : pool_(pool), node_(node), streams_(streams) {}
   ~HomeHeap();
   HomeHeap(const HomeHeap&) = delete;
   HomeHeap& operator=(const HomeHeap&) = delete;

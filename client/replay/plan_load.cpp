@@ -66,11 +66,6 @@ Plan::Plan(Runtime& runtime)
 Result<std::unique_ptr<Plan>> Plan::load(Runtime& runtime, std::span<const std::byte> bytes) {
   auto schedule = decode_schedule(bytes);
   if (!schedule) return schedule.error();
-  if (!schedule->second_homes.empty() && runtime.streams() != nullptr) {
-    return Error(Errc::kUnsupported,
-                 "storages with two homes are not supported on an accelerator: analyze with "
-                 "--copies 1");
-  }
   const auto placement =
       runtime.device().hosted() ? schedule::Placement::kByHost : schedule::Placement::kPlanned;
   if (const auto violation = schedule::validate(*schedule, placement)) {

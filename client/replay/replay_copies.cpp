@@ -138,6 +138,7 @@ std::size_t Replay::start_again(Mover& mover, std::uint64_t now_ticks) {
     flights_[number].needed_at = failed.needed_at;
     flights_[number].droppable = failed.droppable;
     flights_[number].after = failed.after;
+    flights_[number].taken_mark = failed.taken_mark;
     start(mover, number);
     started += 1;
   }

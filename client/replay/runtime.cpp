@@ -15,9 +15,6 @@ constexpr int kRepairShare = 4;
 Error conflict(std::string what) { return Error(Errc::kConflict, std::move(what)); }
 
 Result<std::unique_ptr<DeviceStreams>> open_streams(const DeviceMemory& device) {
-  if (device.copies > 1) {
-    return Error(Errc::kUnsupported, "on an accelerator values have 1 copy, not 2");
-  }
   auto accel = make_accel(device.device);
   if (!accel) return accel.error();
   if (!device.hosted()) {

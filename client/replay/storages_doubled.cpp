@@ -11,7 +11,7 @@ namespace ho::client {
 
 HomeHeap& Storages::heap_on(NodeIndex node) {
   auto& heap = on_node_[node.value()];
-  if (heap == nullptr) heap = std::make_unique<HomeHeap>(pool_, node);
+  if (heap == nullptr) heap = std::make_unique<HomeHeap>(pool_, node, streams_);
   return *heap;
 }
 

@@ -426,7 +426,7 @@ typedef struct ho_device_memory {
  * HO_INVALID_ARGUMENT  a null argument; neither arena nor callbacks, or both; an arena that is not
  *                      memory of the device; more copies than 2, or 2 with an arena.
  * HO_UNSUPPORTED       there is no driver or no GPU, or the driver is too old; the text says what
- *                      to do. An accelerator with 2 copies.
+ *                      to do.
  * HO_NOT_FOUND         no device with this ordinal.
  * HO_ALREADY_EXISTS    the arena overlaps that of an open runtime.
  * HO_EXHAUSTED         2 copies, and the job reaches one node only.

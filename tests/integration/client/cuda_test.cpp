@@ -153,6 +153,45 @@ TEST_CASE("cuda: homes on other machines are reached through pinned host memory"
   }
 }
 
+TEST_CASE("cuda: with two homes a job goes on when a node is lost") {
+  std::uint64_t ran = 0;
+  for (std::uint64_t seed = 1; seed <= 24; ++seed) {
+    INFO("seed " << seed);
+    Prng random(seed);
+    const schedule::Schedule source = test::random_schedule(random);
+    const Graph graph = test::graph_of(source);
+    analyzer::Options options;
+    const std::uint64_t peak = analyzer::peak_unmanaged_bytes(graph);
+    options.device_budget_bytes = peak / 2 + random.below(peak / 2 + 1) + 256;
+    options.copies.fill(2);
+    const auto outcome = analyzer::analyze(graph, source.hardware, options);
+    REQUIRE(outcome.ok());
+    const auto* const plan = std::get_if<schedule::Schedule>(&*outcome);
+    if (plan == nullptr) continue;
+    ran += 1;
+    TwoNodes nodes({.ddr_bytes = 64U << 20U, .lease_ms = 10'000});
+    const PoolHandle pool = connect_pool(nodes.address(0), seed % 2 == 0 ? "local" : "tcp");
+    const auto device = CudaDevice::open(seed, 300);
+    if (device == nullptr) return;
+    PlannedJob job(pool.get(), *plan, seed, *device, device_of(seed));
+    REQUIRE(job.error() == "");
+    REQUIRE(job.run(1 + random.below(3)) == HO_OK);
+    REQUIRE(job.begin_step() == HO_OK);
+    const int lost = static_cast<int>(seed / 2 % 2);
+    const auto killed = static_cast<std::uint32_t>(random.below(ho_position_count(job.plan())));
+    for (std::uint32_t p = 0; p < ho_position_count(job.plan()); ++p) {
+      if (p == killed) nodes.daemon(lost).send(SIGKILL);
+      REQUIRE(job.run_next(p) == HO_OK);
+    }
+    REQUIRE(job.end_step() == HO_OK);
+    INFO(job.error());
+    REQUIRE(job.run(4) == HO_OK);
+    REQUIRE(job.sync_and_compare() == HO_OK);
+    CHECK(job.wrong() == "");
+  }
+  CHECK(ran > 12);
+}
+
 TEST_CASE("cuda: flash is staged when the device reaches the op that needs it") {
   TwoNodes nodes({.ddr_bytes = 64U << 20U, .flash_bytes = 64U << 20U});
   const PoolHandle pool = connect_pool(nodes.address(0), "local");
@@ -325,13 +364,9 @@ TEST_CASE("cuda: an arena that is not the device's, no driver and no device are 
   memory = cuda_memory(*device, arena);
   memory.kind = 7;
   CHECK(ho_open(pool.get(), &memory, &runtime) == HO_INVALID_ARGUMENT);
-  memory = cuda_memory(*device, nullptr);
-  memory.take = [](void*, ho_storage, std::uint64_t) -> void* { return nullptr; };
-  memory.drop = [](void*, ho_storage, void*) {};
-  memory.arena_bytes = 0;
+  memory = cuda_memory(*device, arena);
   memory.copies = 2;
-  CHECK(ho_open(pool.get(), &memory, &runtime) == HO_UNSUPPORTED);
-  CHECK(std::string(ho_last_error()).find("1 copy") != std::string::npos);
+  CHECK(ho_open(pool.get(), &memory, &runtime) == HO_INVALID_ARGUMENT);
   memory = cuda_memory(*device, arena);
   REQUIRE(ho_open(pool.get(), &memory, &runtime) == HO_OK);
   ho_close(runtime);

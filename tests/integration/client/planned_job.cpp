@@ -195,14 +195,24 @@ ho_status PlannedJob::run(std::uint64_t steps, std::size_t which) {
 
 ho_status PlannedJob::queue(std::uint64_t steps, std::size_t which) {
   Loaded& loaded = plans_[which];
-  for (std::uint64_t i = 0; i < steps; ++i, ++step_) {
+  for (std::uint64_t i = 0; i < steps; ++i) {
     if (const auto status = begin_step(which); status != HO_OK) return status;
     for (std::uint32_t p = 0; p < ho_position_count(loaded.plan); ++p) {
       if (const auto status = run_position(loaded, p); status != HO_OK) return status;
     }
-    if (const auto status = keep(ho_step_end(loaded.plan)); status != HO_OK) return status;
+    if (const auto status = end_step(which); status != HO_OK) return status;
   }
   return HO_OK;
+}
+
+ho_status PlannedJob::run_next(std::uint32_t position, std::size_t which) {
+  return run_position(plans_[which], position);
+}
+
+ho_status PlannedJob::end_step(std::size_t which) {
+  const auto status = keep(ho_step_end(plans_[which].plan));
+  if (status == HO_OK) step_ += 1;
+  return status;
 }
 
 ho_status PlannedJob::run_and_leave(std::uint32_t positions, std::size_t which) {

@@ -43,8 +43,11 @@ class PlannedJob {
   /// The same without the checks of kernels on an accelerator, which wait for it.
   [[nodiscard]] ho_status queue(std::uint64_t steps, std::size_t which = 0);
   void look_at_accelerator();
-  /// Supplies the next step's inputs and begins it. The caller runs the rest.
+  /// Supplies the next step's inputs and begins it. The caller runs the rest, by run_next() for
+  /// each position and end_step(), or by calls of its own.
   [[nodiscard]] ho_status begin_step(std::size_t which = 0);
+  [[nodiscard]] ho_status run_next(std::uint32_t position, std::size_t which = 0);
+  [[nodiscard]] ho_status end_step(std::size_t which = 0);
   /// Runs a step up to a position and leaves it. Then supplies the model's persistent values
   /// again, as a job does that returns to a checkpoint.
   [[nodiscard]] ho_status run_and_leave(std::uint32_t positions, std::size_t which = 0);
