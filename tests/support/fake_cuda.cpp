@@ -12,6 +12,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
+#include <cstring>
 #include <deque>
 #include <map>
 #include <memory>
@@ -74,7 +75,8 @@ struct Operation {
   std::uintptr_t device = 0;
   void* host = nullptr;
   std::size_t bytes = 0;
-  std::shared_ptr<Done> flag;  ///< set by a mark, awaited by a wait
+  std::shared_ptr<Done> flag;        ///< set by a mark or a kernel, awaited by a wait
+  std::shared_ptr<std::byte[]> own;  ///< a kernel's bytes; null for a copy
 };
 
 struct FakeStream {
@@ -158,7 +160,15 @@ class Driver {
   void queue(FakeStream& stream, Operation operation, const std::vector<Access>& touched) {
     join(stream.clock, host);
     operation.count = ++stream.clock[stream.number];
-    std::erase_if(accesses, [&](const Access& old) { return old.count <= host[old.stream]; });
+    std::erase_if(accesses, [&](const Access& old) {
+      // An operation after an access is after all earlier ones of its stream: one that reaches as
+      // far stands for them.
+      const bool covered = std::ranges::any_of(touched, [&](const Access& access) {
+        return old.stream == stream.number && access.range.holds(old.range) &&
+               (access.writes || !old.writes);
+      });
+      return covered || old.count <= host[old.stream];
+    });
     for (Access access : touched) {
       access.stream = stream.number;
       access.count = operation.count;
@@ -201,6 +211,37 @@ class Driver {
       }
     }
     return false;
+  }
+
+  /// Queues a kernel. A write takes the bytes at `bytes_of`; a read leaves them there, and is
+  /// waited for.
+  int kernel(Operation::Kind kind, std::uintptr_t device, void* bytes_of, std::size_t bytes,
+             void* handle) {
+    std::unique_lock lock(mutex);
+    if (const int code = enter("a kernel"); code != kSuccess) return code;
+    FakeStream* const stream = find(handle);
+    if (stream == nullptr || bytes == 0) return kInvalidValue;
+    if (!is_device(device, bytes)) {
+      violate("a kernel uses bytes that are not allocated on the device");
+      return kInvalidValue;
+    }
+    const bool writes = kind == Operation::Kind::kCopyIn;
+    const std::shared_ptr<std::byte[]> own(new std::byte[bytes]);
+    const auto done = std::make_shared<Done>();
+    if (writes) std::memcpy(own.get(), bytes_of, bytes);
+    Operation operation;
+    operation.kind = kind;
+    operation.device = device;
+    operation.host = own.get();
+    operation.bytes = bytes;
+    operation.flag = done;
+    operation.own = own;
+    queue(*stream, std::move(operation), {{{device, device + bytes}, writes, 0, 0, "a kernel"}});
+    if (!writes) {
+      changed.wait(lock, [&] { return done->done; });
+      std::memcpy(bytes_of, own.get(), bytes);
+    }
+    return kSuccess;
   }
 
   int copy(Operation::Kind kind, std::uintptr_t device, void* host_memory, std::size_t bytes,
@@ -267,7 +308,7 @@ class Driver {
       case Operation::Kind::kCopyIn:
       case Operation::Kind::kCopyOut: break;
     }
-    if (!is_registered(operation.host, operation.bytes)) {
+    if (operation.own == nullptr && !is_registered(operation.host, operation.bytes)) {
       violate("a copy ran with host memory that was no longer registered");
       return;
     }
@@ -285,6 +326,7 @@ class Driver {
     }
     lock.lock();
     if (moved < operation.bytes) orphaned += 1;
+    if (operation.flag != nullptr) operation.flag->done = true;
   }
 };
 
@@ -341,6 +383,15 @@ FAKE_API void fake_cuda_pause(int paused) {
   const std::lock_guard guard(driver.mutex);
   driver.paused = paused != 0;
   driver.changed.notify_all();
+}
+
+FAKE_API int fake_cuda_kernel_reads(void* to, std::uint64_t from, std::size_t bytes, void* stream) {
+  return Driver::get().kernel(Operation::Kind::kCopyOut, from, to, bytes, stream);
+}
+
+FAKE_API int fake_cuda_kernel_writes(std::uint64_t to, const void* from, std::size_t bytes,
+                                     void* stream) {
+  return Driver::get().kernel(Operation::Kind::kCopyIn, to, const_cast<void*>(from), bytes, stream);
 }
 
 FAKE_API int cuInit(unsigned /*flags*/) {

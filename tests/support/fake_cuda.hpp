@@ -26,4 +26,12 @@ std::uint64_t fake_cuda_orphaned();
 void fake_cuda_fail(int result);
 /// Holds back all streams, or lets them go on.
 void fake_cuda_pause(int paused);
+
+// What kernels of a job do. Their host memory need not be registered. Both return a CUresult.
+/// A kernel that reads device memory: its bytes, as the work queued on `stream` so far leaves them.
+/// The call waits for it. For the order of the device it has not waited: a job that runs its
+/// kernels on the device knows nothing of when they end.
+int fake_cuda_kernel_reads(void* to, std::uint64_t from, std::size_t bytes, void* stream);
+/// A kernel that writes device memory: queued, with a copy of these bytes.
+int fake_cuda_kernel_writes(std::uint64_t to, const void* from, std::size_t bytes, void* stream);
 }

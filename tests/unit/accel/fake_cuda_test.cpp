@@ -101,6 +101,33 @@ TEST_CASE("fake cuda: finds a kernel that does not wait for its operand") {
   CHECK(Rig::found("is not ordered after"));
 }
 
+TEST_CASE("fake cuda: kernels of a job run in the order of their stream") {
+  Rig rig;
+  if (!rig.usable) return;
+  const auto memory = reinterpret_cast<std::uintptr_t>(rig.memory);
+  const std::string first(kBytes, 'a');
+  const std::string second(kBytes, 'b');
+  std::string found(kBytes, ' ');
+  REQUIRE(fake_cuda_kernel_writes(memory, first.data(), kBytes, rig.device->stream()) == 0);
+  REQUIRE(fake_cuda_kernel_reads(found.data(), memory, kBytes, rig.device->stream()) == 0);
+  CHECK(found == first);
+  REQUIRE(fake_cuda_kernel_writes(memory, second.data(), kBytes, rig.device->stream()) == 0);
+  REQUIRE(fake_cuda_kernel_reads(found.data(), memory, kBytes, rig.device->stream()) == 0);
+  CHECK(found == second);
+  CHECK(rig.device->check() == "");
+}
+
+TEST_CASE("fake cuda: finds a copy that does not wait for a kernel, also when that has ended") {
+  Rig rig;
+  if (!rig.usable) return;
+  const auto memory = reinterpret_cast<std::uintptr_t>(rig.memory);
+  std::string bytes(kBytes, 'a');
+  REQUIRE(fake_cuda_kernel_writes(memory, bytes.data(), kBytes, rig.device->stream()) == 0);
+  REQUIRE(fake_cuda_kernel_reads(bytes.data(), memory, kBytes, rig.device->stream()) == 0);
+  REQUIRE(rig.copy(Lane::kOut, rig.in.all().data()));
+  CHECK(Rig::found("is not ordered after a kernel"));
+}
+
 TEST_CASE("fake cuda: takes two reads, and what waits by events, for right") {
   Rig rig;
   if (!rig.usable) return;
