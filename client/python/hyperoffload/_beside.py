@@ -63,7 +63,7 @@ class Beside:
                 return f": another thread takes {self._managed[number].name}, which the plan moves"
         if torch.is_grad_enabled() and len(self.calls) == _CALLS_MAX:
             return ""
-        need = new_bytes_of(function, tensors, args, kwargs) + sum(
+        need = new_bytes_of(function, tensors, args, kwargs, self._demand.device.where) + sum(
             self._managed[number].bytes for number in {self._number_of(tensor) for tensor in tensors}
             if number is not None and self._kept[number].nbytes() == 0)
         meter, limit = self._demand.meter, self._demand.limit()
@@ -100,7 +100,7 @@ class Beside:
     def _fill(self, storage, held, size, after):
         away = storage.nbytes() == 0
         if away:
-            storage.resize_(size)
+            self._demand.device.resize(storage, size)
             after.callback(self._empty, storage)
             self._demand.meter.see(storage)
         try:
@@ -110,5 +110,5 @@ class Beside:
                 raise
 
     def _empty(self, storage):
-        storage.resize_(0)
+        self._demand.device.resize(storage, 0)
         self._demand.meter.left(storage)

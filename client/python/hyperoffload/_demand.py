@@ -6,7 +6,6 @@ does not know runs this way: evaluation, steps of another shape, values that out
 """
 
 import collections
-import time
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -45,10 +44,12 @@ class Demand:
     """The runtime of a job, and the storages that may leave the device outside a plan.
 
     limit() gives the bytes that tensors may hold at a time; without a pool it is infinite. One thread:
-    the one that calls the job's operators. copies: of each value in the pool.
+    the one that calls the job's operators. device: _devices.Device, the storages'. copies: of each value
+    in the pool.
     """
 
-    def __init__(self, pool, meter, limit, copies=1):
+    def __init__(self, pool, device, meter, limit, copies=1):
+        self.device = device
         self.meter = meter
         self.limit = limit
         self.find = {}  # number in the runtime -> function that returns the storage; None: it is gone
@@ -59,7 +60,7 @@ class Demand:
         self.short = {}  # number -> bytes that it was refused
         self.pending = 0  # bytes that the call which waits is about to return
         self.paused = 0
-        self.fixed = Meter()  # what never leaves
+        self.fixed = Meter(device.counted)  # what never leaves
         self.ended = []  # weak references of storages that a plan is through with, and the script not
         self.away = set()  # addresses of the storage objects that left with a number of no plan
         self._loose = collections.OrderedDict()  # address of the storage object -> Loose; oldest first
@@ -67,9 +68,10 @@ class Demand:
         self._free = {}  # bytes -> of them, those whose storages are gone
         self._call = 0
         self.works = []  # other threads do them on tensors that may leave, but not before they end
-        self.took_ns = 0  # the last call without its transfers
+        self.marks = None  # None, or a list for a pair of device.mark()s around each call, without its transfers
+        self._resize = device.resize
         self.runtime = (None if pool is None
-                        else _library.Runtime(pool, self._take, self._drop, copies))
+                        else _library.Runtime(pool, self._take, self._drop, copies, device))
 
     # The library's callbacks, inside its calls on this thread. They must not raise.
 
@@ -82,7 +84,7 @@ class Demand:
             return None
         try:
             if more != 0:
-                storage.resize_(size)
+                self._resize(storage, size)
         except RuntimeError:
             return None
         self.meter.see(storage)
@@ -98,7 +100,7 @@ class Demand:
         if loose is not None and loose.stays:
             return  # another thread may use it
         try:
-            storage.resize_(0)
+            self._resize(storage, 0)
         except RuntimeError:
             return  # numpy() has taken its memory meanwhile: it keeps its place
         self.meter.left(storage)
@@ -143,11 +145,7 @@ class Demand:
             return False
         if loose.held is not None:
             return True
-        try:
-            storage.resize_(storage.nbytes())  # refused where the memory is numpy's or shared
-        except RuntimeError:
-            return False
-        return True
+        return self.device.can_resize(storage)
 
     def stay(self, storage):
         """A storage stays on the device from now on."""
@@ -250,7 +248,7 @@ class Demand:
         """Brings what a call takes, and makes room for what it returns."""
         storages = [storage for storage in map(storage_of, tensors) if storage is not None]
         used = [self._loose[s._cdata] for s in storages if s._cdata in self._loose]
-        new = new_bytes_of(function, tensors, args, kwargs) if function is not None else 0
+        new = new_bytes_of(function, tensors, args, kwargs, self.device.where) if function is not None else 0
         self._bring(used, new)
 
     def _bring(self, used, new=0):
@@ -276,7 +274,6 @@ class Demand:
 
     def run(self, function, tensors, args, kwargs):
         """A call that no plan knows. A call on lists runs index by index."""
-        self.took_ns = 0
         if self.works and not communicates(function):
             self.settle()
         count = list_length(function, args, kwargs)
@@ -293,9 +290,12 @@ class Demand:
         self.bring(tensors, function, args, kwargs)
         if function.__name__.startswith("set_.source_Storage"):  # else it would give it new memory
             self._bring([self._loose[args[1]._cdata]] if args[1]._cdata in self._loose else [])
-        begun = time.perf_counter_ns()
-        result = function(*args, **kwargs)
-        self.took_ns += time.perf_counter_ns() - begun
+        if self.marks is None:
+            result = function(*args, **kwargs)
+        else:
+            begin = self.device.mark()
+            result = function(*args, **kwargs)
+            self.marks.append((begin, self.device.mark()))
         self.ran(function, tensors, args, kwargs, result)
         return result
 
@@ -319,7 +319,7 @@ class Demand:
             storage = storage_of(tensor)
             if storage is None or storage._cdata in used:
                 continue
-            if tensor.device.type != "cpu" or self.add(storage) is None:
+            if tensor.device != self.device.where or self.add(storage) is None:
                 self.fixed.see(storage)
         if self.meter.bytes > self.limit():
             self.room(0)
@@ -344,6 +344,9 @@ class Demand:
         self.paused += 1
         for loose in list(self._loose.values()):
             self._bring([loose])
+
+    def is_paused(self):
+        return self.paused > 0
 
     def resume(self):
         """Takes the bytes on the device for the latest values: the job may have changed them."""

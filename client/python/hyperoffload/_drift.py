@@ -31,6 +31,11 @@ class Drift:
         self._late, self._expected_s = 0, stall_s
         return True
 
+    def told(self, step_s, stall_s):
+        """What a step took, and what was planned, for a person."""
+        return (f"waited {stall_s * 1e3:.0f} ms for transfers, planned {self.planned_stall_s * 1e3:.0f} ms; its "
+                f"operators took {(step_s - stall_s) * 1e3:.0f} ms, planned {self.planned_ops_s * 1e3:.0f} ms")
+
     def planned_again(self, step_ns, stall_ns):
         """The drift of the plan that follows."""
         return Drift(step_ns, stall_ns, self._needed, True)

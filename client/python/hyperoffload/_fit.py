@@ -25,7 +25,7 @@ def fit(model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, device_memo
     differs otherwise still runs, and what is away is brought when an operator takes it; `run.stats()`
     counts both. After the block all values are on the device again.
 
-    model: a torch.nn.Module on the CPU. optimizer: a torch.optim.Optimizer whose step() ends a step.
+    model: a torch.nn.Module, all of it on the CPU or on one CUDA device. optimizer: a torch.optim.Optimizer whose step() ends a step.
     device_memory: "60%" of what the recorded step holds, "2GiB", or bytes. It holds from the first step
     on: of a share, the share of what was needed so far.
     pool: control addresses of HyperOffload's daemons, comma-separated. Over TCP, HYPEROFFLOAD_TLS
@@ -61,8 +61,5 @@ def fit(model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, device_memo
     check_hardware(hardware)
     if replan not in ("once", "auto", "never"):
         raise ValueError(f'replan is {replan!r}; write "once", "auto" or "never"')
-    for name, parameter in model.named_parameters():
-        if parameter.device.type != "cpu":
-            raise ValueError(f"{name} of the model is on {parameter.device}; only the CPU is supported")
     return Run(model, optimizer, budget_of(device_memory), pool, replan, hardware, copies_of(copies),
                pool_options={"wait_s": seconds_of(wait), "link": link_of(link)})

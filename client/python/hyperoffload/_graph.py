@@ -14,7 +14,8 @@ from ._arguments import check_training
 from ._collectives import communicates, is_point_to_point
 from ._compiled import refuse_compiled
 from ._demand import BYTES_MIN, Demand
-from ._hooks import Mode, replace
+from ._devices import device_of
+from ._hooks import mode_of, replace
 from ._meter import Meter
 from ._step import bytes_of, storage_of, tensors_of
 from .recorder import Recorder
@@ -91,8 +92,11 @@ class StepRecorder(Recorder):
                 self._demand.stay(storage_of(tensor))
 
     def _run(self, function, args, kwargs):
-        result = self._demand.run(function, tensors_of(args, kwargs), args, kwargs)
-        return result, self._demand.took_ns
+        self._demand.marks = marks = []
+        try:
+            return self._demand.run(function, tensors_of(args, kwargs), args, kwargs), marks
+        finally:
+            self._demand.marks = None
 
     def _step_ended(self, step):
         self.present = step.present()
@@ -124,7 +128,7 @@ def show_model(model, optimizer, demand):
     gradients = [parameter.grad for parameter in model.parameters()]
     for tensor in (*model.parameters(), *model.buffers(), *gradients, *states):
         storage = storage_of(tensor) if isinstance(tensor, torch.Tensor) else None
-        if storage is not None and tensor.device.type == "cpu":
+        if storage is not None and tensor.device == demand.device.where:
             demand.add(storage)
 
 
@@ -283,7 +287,7 @@ def record(step: Callable[[], Any], model: torch.nn.Module | None = None,
             train()
 
     step: a function without arguments that runs one whole step, to the end of optimizer.step(). It does
-    train: use a batch of the real shape. model: the torch.nn.Module on the CPU whose step it is;
+    train: use a batch of the real shape. model: the torch.nn.Module whose step it is;
     optimizer: its torch.optim.Optimizer. Without model, the one that the step calls; without optimizer,
     the one that has its parameters. steps: how often `step` runs, 2 or more: the first makes the
     optimizer's states, durations are medians of the others.
@@ -305,8 +309,9 @@ def record(step: Callable[[], Any], model: torch.nn.Module | None = None,
         steps -= 1
     if optimizer is None:
         optimizer = _optimizer_of(model)
-    meter = Meter()
-    demand = Demand(None, meter, lambda: float("inf"))
+    device = device_of(model)
+    meter = Meter(device.counted)
+    demand = Demand(None, device, meter, lambda: float("inf"))
     recorder = StepRecorder(model, optimizer, demand)
 
     def begin():
@@ -330,7 +335,7 @@ def record(step: Callable[[], Any], model: torch.nn.Module | None = None,
         refuse_compiled(stack, lambda: False)
         begin()
         stack.callback(recorder.end, False)
-        with Mode(recorder.call):
+        with mode_of(device, recorder.call):
             for _ in range(steps):
                 step()
                 if optimizer is None:

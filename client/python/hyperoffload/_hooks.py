@@ -2,6 +2,7 @@
 
 import functools
 import os
+import threading
 import types
 
 import torch
@@ -9,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ._interrupts import Guard
 from ._library import Error
+from ._step import tensors_of
 
 _DETACH = torch.ops.aten.detach.default
 _forks = 0  # between the process that loaded the package and this one
@@ -54,6 +56,37 @@ class Mode(TorchDispatchMode):
             guard.inside = outer
             if guard.pending and not outer:
                 guard.deliver()
+
+
+class AcceleratorMode(Mode):
+    """The same for a model on an accelerator. Calls without a tensor there do not come to `call`: those that
+    load data, and those on an optimizer's counts. backward() runs on a thread of its own, and what it does
+    on the processor on the one that calls it: one call at a time comes."""
+
+    def __init__(self, where, call=None, explain=None, guard=None):
+        super().__init__(call, explain, guard)
+        self._where = where
+        self._lock = threading.RLock()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if not self._concerns(args, kwargs or {}):
+            return function(*args, **(kwargs or {}))
+        with self._lock:
+            return super().__torch_dispatch__(function, types, args, kwargs)
+
+    def _concerns(self, args, kwargs):
+        for tensor in tensors_of(args, kwargs):
+            if tensor.device == self._where:
+                return True
+        made = kwargs.get("device")
+        return made is not None and made.type == self._where.type and made.index in (None, self._where.index)
+
+
+def mode_of(device, call=None, explain=None, guard=None):
+    """The Mode for calls of a model on a Device."""
+    if device.is_accelerator:
+        return AcceleratorMode(device.where, call, explain, guard)
+    return Mode(call, explain, guard)
 
 
 def replace(stack, owner, attribute, around):

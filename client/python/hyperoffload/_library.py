@@ -247,14 +247,16 @@ class Pool:
 class Runtime:
     """A runtime whose device bytes the job places. `take(storage, bytes) -> address or None` and
     `drop(storage)` are called on the thread that calls, inside its calls, and must not raise. copies:
-    homes of what no plan has given homes."""
+    homes of what no plan has given homes. device: the _devices.Device whose memory it is."""
 
-    def __init__(self, pool, take, drop, copies):
+    def __init__(self, pool, take, drop, copies, device):
         # ctypes frees a callback that nothing refers to.
         self._take = _TAKE(lambda _, storage, size: take(storage, size))
         self._drop = _DROP(lambda _, storage, memory: drop(storage))
         memory = _DeviceMemory(struct_bytes=ctypes.sizeof(_DeviceMemory), take=self._take,
-                               drop=self._drop, copies=copies)
+                               drop=self._drop, copies=copies, kind=device.kind, ordinal=device.ordinal,
+                               stream=device.stream,
+                               cuda_library=device.library and device.library.encode())
         self.handle = ctypes.c_void_p()
         _check(library().ho_open(pool.handle, ctypes.byref(memory), ctypes.byref(self.handle)))
 

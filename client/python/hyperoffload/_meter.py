@@ -8,10 +8,12 @@ class Meter:
 
     `bytes` is what they hold on the device, `plain_bytes` what they would hold if none was away. Both
     are upper bounds between sweeps: a storage that is gone counts until the next one. A sweep happens
-    when a bound exceeds its peak, so `peak` and `plain_peak` are exact.
+    when a bound exceeds its peak, so `peak` and `plain_peak` are exact. device: an accelerator, of which
+    alone storages count; None: all count.
     """
 
-    def __init__(self):
+    def __init__(self, device=None):
+        self._device = device
         self._known = {}  # address of the storage object -> [weak reference, bytes, plain bytes]
         self.bytes = self.peak = 0
         self.plain_bytes = self.plain_peak = 0
@@ -27,7 +29,7 @@ class Meter:
             self.bytes += size - known[1]
             self.plain_bytes += size - known[2]
             known[1] = known[2] = size
-        else:
+        elif self._device is None or storage.device == self._device:
             self._known[storage._cdata] = [StorageWeakRef(storage), size, size]
             self.bytes += size
             self.plain_bytes += size

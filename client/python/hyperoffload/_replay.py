@@ -226,7 +226,7 @@ class Replay:
                     if number in self._kept and self._kept[number].nbytes() == 0]
             self._op = (part, made)
             for number in made:
-                self._kept[number].resize_(self._bytes[number])
+                self._demand.device.resize(self._kept[number], self._bytes[number])
                 self._meter.see(self._kept[number])
             try:
                 result = call.function(*args, **kwargs)
@@ -337,10 +337,11 @@ class Replay:
             for number in part.writes:
                 storage = self._kept.get(number)
                 if storage is None:
-                    storage = self._kept[number] = torch.UntypedStorage(self._bytes[number])
+                    storage = self._kept[number] = self._demand.device.new_storage(
+                        self._bytes[number])
                     self._number[storage._cdata] = number
                 elif storage.nbytes() == 0:
-                    storage.resize_(self._bytes[number])
+                    self._demand.device.resize(storage, self._bytes[number])
                 self._meter.see(storage)
             self._op_ran(part)
 
@@ -376,7 +377,7 @@ class Replay:
         part, made = self._op or (None, ())
         self._op = None
         for number in made:  # for a call that did not run: the bytes are nothing
-            self._kept[number].resize_(0)
+            self._demand.device.resize(self._kept[number], 0)
             self._meter.left(self._kept[number])
         # For the plan the call has not run; its writes are the latest values all the same.
         for number in part.writes if part is not None else ():

@@ -16,17 +16,18 @@ from . import _library
 from ._collectives import watch_hidden
 from ._compiled import refuse_compiled
 from ._demand import Demand
+from ._devices import device_of
 from ._drift import Drift
 from ._figures import events_of, lines_of
 from ._graph import Graph, RunRecorder, show_model, storages_by_name
-from ._hooks import Mode, replace
+from ._hooks import mode_of, replace
 from ._interrupts import Guard
 from ._meter import Meter
 from ._notice import Notice, notice_of
 from ._plan import Plan, plan_of
 from ._plans import PLANS_MAX, RECORD, Plans, signature_of
 from ._replay import Replay, State, steps_calls
-from ._script import said, where
+from ._script import said_call
 from ._step import bytes_of, storage_of, tensors_of
 
 # Methods of tensors that use memory without an operator; pickle: by torch.save(). numpy() keeps it.
@@ -69,10 +70,11 @@ class Run:
         self._pool_options = pool_options or {}
         self._held = None  # _copies_held() at the end of the run
         self._stack = contextlib.ExitStack()
-        self._meter = Meter()
+        self._device = device_of(model)
+        self._meter = Meter(self._device.counted)
         self._demand = None
         self._guard = Guard()
-        self._mode = Mode(explain=self._explain, guard=self._guard)
+        self._mode = mode_of(self._device, explain=self._explain, guard=self._guard)
         self._recorder = None
         self._is_recording = False
         self._recorded_count = _RECORDED
@@ -107,7 +109,7 @@ class Run:
             Run._entered = self
             self._pool = _library.Pool(self._address, "pytorch", **self._pool_options)
             stack.callback(self._pool.close)
-            self._demand = Demand(self._pool, self._meter, self._limit, self._copies)
+            self._demand = Demand(self._pool, self._device, self._meter, self._limit, self._copies)
             stack.push(self._end)
             self._show_model()
             replace(stack, self._optimizer, "step", self._after_step)
@@ -118,7 +120,8 @@ class Run:
                 replace(stack, torch.Tensor, method, self._with_values)
             watch_hidden(stack, self._with_lent)
             replace(stack, torch.nn.parallel.DistributedDataParallel, "forward", self._in_parallel)
-            refuse_compiled(stack, lambda: self._demand.paused > 0)
+            refuse_compiled(stack, self._demand.is_paused)
+            self._device.keep_stream(stack, self._demand.is_paused)
             self._mode.call = self._on_demand
             if self._plan_given is not None:
                 self._apply()
@@ -183,9 +186,7 @@ class Run:
         def name_of(storage):
             return names.get(storage._cdata) or (self._replay and self._replay.name_of(storage))
 
-        tensors = ", ".join(said(tensor, name_of) for tensor in tensors_of(args, kwargs)[:8])
-        of = f" of {tensors}" if tensors else ""
-        error.args = (f"{error}\n  in step {self._steps + 1} at {where()}: {function}{of}",)
+        error.args = (f"{error}\n  in step {self._steps + 1} at {said_call(function, args, kwargs, name_of)}",)
 
     # The end of each step.
 
@@ -222,8 +223,9 @@ class Run:
         step_s, stall_s = counters.last_step_ns / 1e9, counters.last_step_stall_ns / 1e9
         self._planned += 1
         self._stall_s.append(stall_s)
-        # A first step under a plan brings what later ones find on the device.
-        if self._steady is replay and replay.drift.is_late(step_s, stall_s):
+        # A first step under a plan brings what later ones find on the device. An accelerator's times are
+        # those at which work was queued.
+        if self._steady is replay and not self._device.is_accelerator and replay.drift.is_late(step_s, stall_s):
             self._drifted(step_s, stall_s)
         self._steady = replay
 
@@ -233,12 +235,9 @@ class Run:
         if not again and self._told_drift:
             return
         self._told_drift = True
-        drift = self._replay.drift
         advice = ("planning again" if again else "a plan of now may be faster: analyze again"
                   if self._plan_given is not None else 'a plan of now may be faster: replan="auto"')
-        _say(f"step {self._steps + 1} waited {stall_s * 1e3:.0f} ms for transfers, "
-             f"planned {drift.planned_stall_s * 1e3:.0f} ms; its operators took "
-             f"{(step_s - stall_s) * 1e3:.0f} ms, planned {drift.planned_ops_s * 1e3:.0f} ms; {advice}")
+        _say(f"step {self._steps + 1} {self._replay.drift.told(step_s, stall_s)}; {advice}")
         if again:
             self._plan_anew()
 
@@ -452,7 +451,8 @@ class Run:
         that a step did other work and went on under its plan; plans: that there are now; replans: new
         plans since the speed of transfers or operators changed.
         peak_allocated_bytes: of tensor storages at a time, from the first step to the end of the run;
-        peak_plain_bytes: what the recorded step would hold plainly. step_ms_median: of the steps
+        peak_plain_bytes: what the recorded step would hold plainly. peak_reserved_bytes: by
+        torch.cuda.max_memory_reserved(); None on the CPU. step_ms_median: of the steps
         after the recorded ones, stall_ms_median: of planned ones; None before there is one.
         copies: of each value in the pool, as wished. nodes: of the pool, that the run reached,
         nodes_lost: of them, those it has lost since. With two copies, values_doubled: values that
@@ -465,9 +465,9 @@ class Run:
         return {"steps": self._steps, "planned_steps": self._planned,
                 "departures": sum(self._departures.values()), "detours": sum(self._detours.values()),
                 "plans": len(self._plans.replays), "replans": self._replans,
-                "peak_allocated_bytes": (self._meter.peak if self._peak_bytes is None
-                                         else self._peak_bytes),
+                "peak_allocated_bytes": self._meter.peak if self._peak_bytes is None else self._peak_bytes,
                 "peak_plain_bytes": self._plain_bytes,
+                "peak_reserved_bytes": self._device.peak_reserved_bytes(),
                 "budget_bytes": self._limit(), "step_ms_median": median(self._step_s),
                 "stall_ms_median": median(self._stall_s), "copies": self._copies,
                 "nodes": held["nodes"], "nodes_lost": held["nodes_lost"],

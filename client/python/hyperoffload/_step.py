@@ -128,11 +128,13 @@ def _without_memory(value):
     return value
 
 
-def new_bytes_of(function, tensors, args, kwargs):
-    """Bytes of the storages that a call is going to return.
+def new_bytes_of(function, tensors, args, kwargs, device):
+    """Bytes of the storages that a call is going to return, on a torch.device.
 
     The call runs without memory, on "meta" tensors. Where it cannot, as large as its operands.
     """
+    if kwargs.get("device") is not None and kwargs["device"].type != device.type:
+        return 0  # a copy to elsewhere
     returns = function._schema.returns
     if all(each.alias_info is not None or "Tensor" not in str(each.type) for each in returns):
         return 0
@@ -197,7 +199,7 @@ class Op:
         self.writes = []
         self.recomputable = False
         self.duration_ns = 0
-        self.events = None  # CUDA events, until the step ends
+        self.marks = ()  # pairs around its call, in the device's order of work, until the step ends
 
 
 class Call:
@@ -227,7 +229,7 @@ class Step:
 
     def find(self, tensor, name, begins_before):
         """Returns the alias set of a tensor, or None if it is on another device or has 0 bytes."""
-        if tensor.device.type != self.device.type:
+        if tensor.device != self.device:
             return None
         memory = storage_of(tensor)
         size = self._size_of(memory) if memory is not None else 0

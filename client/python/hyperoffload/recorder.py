@@ -19,7 +19,6 @@ import functools
 import json
 import os
 import statistics
-import time
 import types
 from collections.abc import Callable
 from typing import Any
@@ -30,7 +29,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from ._arguments import check_training
 from ._collectives import communicates
 from ._compiled import refuse_compiled
-from ._hooks import Mode
+from ._devices import device_of
+from ._hooks import mode_of
 from ._step import (ON_LISTS, Call, Op, Operand, Step, Storage, arguments_of, bytes_of, shapes_of, storage_of,
                     tensors_in, tensors_of, written_names)
 
@@ -65,7 +65,7 @@ def _is_random(function, name):
 class Recorder:
     """Records the steps that run while it is entered.
 
-    model: the torch.nn.Module whose parameters are the weights; its device is recorded.
+    model: the torch.nn.Module whose parameters are the weights; its device is recorded, one.
     optimizer: a torch.optim.Optimizer, or None for inference. name: of the graph.
 
         recorder = hyperoffload.Recorder(model, optimizer)
@@ -94,14 +94,13 @@ class Recorder:
         self._outside = {}  # address -> (weak reference, version, name) of what is not of the model
         self._outside_now = {}
         self._outside_count = 0
-        first = next(iter(model.parameters()), None)
-        self._device = first.device if first is not None else torch.device("cpu")
+        self._device = device_of(model)
 
     # Entering and leaving a step.
 
     def __enter__(self) -> "Recorder":
         self.begin()
-        self._mode = Mode(self.call)
+        self._mode = mode_of(self._device, self.call)
         self._refusals = contextlib.ExitStack()
         refuse_compiled(self._refusals, lambda: False)
         self._mode.__enter__()
@@ -118,7 +117,7 @@ class Recorder:
         where a step has begun."""
         if self._step is not None:
             raise RuntimeError("the recorder is already recording a step")
-        self._step = Step(self._device, self._bytes_of)
+        self._step = Step(self._device.where, self._bytes_of)
         self._phase = "forward"
         for name, parameter in self._model.named_parameters():
             self._step.mark(parameter, "WEIGHT", name, True)
@@ -249,32 +248,26 @@ class Recorder:
 
     def call(self, function: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Any:
         """Runs a call below autograd, and records it. Returns its result."""
-        events = None
-        if self._device.type == "cuda":
-            events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
-            events[0].record()
         # Inputs first: the call may free or create storages.
         operands = self._operands(function, args, kwargs)
         for operand in operands if function.__name__.split(".")[0] in _RESIZES else ():
             operand.storage.resized = True
         tensors = tensors_of(args, kwargs)
         call = Call(function, tuple(map(self._step.number, tensors)), shapes_of(tensors))
-        result, duration = self._run(function, args, kwargs)
-        if events is not None:
-            events[1].record()
+        result, marks = self._run(function, args, kwargs)
         for op, outputs in self._ops_of(function, operands, list(tensors_in(result))):
             if op is not None:
-                op.duration_ns, op.events = int(duration * op.share), events
+                op.marks = marks
                 self._step.ops.append(op)
             call.parts.append((op, tuple(self._step.number(tensor) for tensor, _ in outputs)))
         self._step.calls.append(call)
         return result
 
     def _run(self, function, args, kwargs):
-        """Returns the call's result and what it took in ns."""
-        before = time.perf_counter_ns()
+        """Returns the call's result, and pairs of marks around it: the device runs it later."""
+        begin = self._device.mark()
         result = function(*args, **kwargs)
-        return result, time.perf_counter_ns() - before
+        return result, [(begin, self._device.mark())]
 
     def _operands(self, function, args, kwargs):
         """The inputs as Operand, without tensors of other devices."""
@@ -376,12 +369,10 @@ class Recorder:
         return op
 
     def _read_clocks(self, step):
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+        self._device.synchronize()
         for op in step.ops:
-            if op.events is not None:
-                op.duration_ns = int(op.events[0].elapsed_time(op.events[1]) * 1e6 * op.share)
-                op.events = None
+            op.duration_ns = int(op.share * sum(self._device.elapsed_ns(*pair) for pair in op.marks))
+            op.marks = ()
 
     # The result.
 
