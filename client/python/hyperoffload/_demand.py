@@ -62,7 +62,8 @@ class Demand:
         self.paused = 0
         self.fixed = Meter(device.counted)  # what never leaves
         self.ended = []  # weak references of storages that a plan is through with, and the script not
-        self.away = set()  # addresses of the storage objects that left with a number of no plan
+        self.away = set()  # addresses of storage objects that left, and that no plan brings in the step that runs
+        self._away_for = self.reserved  # the numbers of the plan for which `away` was made
         self._loose = collections.OrderedDict()  # address of the storage object -> Loose; oldest first
         self._declared = set()  # numbers that no plan has
         self._free = {}  # bytes -> of them, those whose storages are gone
@@ -241,8 +242,15 @@ class Demand:
         if storage.nbytes() > 0:  # numpy's, or shared: it stays
             loose.stays = True
             self.adopt(loose.held, storage)
-        elif loose.held in self._declared:
+        else:
             self.away.add(address)
+
+    def step_begins(self):
+        """A plan begins a step, in which it does not bring what other plans have moved away."""
+        if self.away or self._away_for is not self.reserved:
+            self._away_for = self.reserved
+            self.away = {address for address, loose in self._loose.items()
+                         if loose.held is not None and loose.held not in self.reserved and self._is_away(loose)}
 
     def bring(self, tensors, function=None, args=(), kwargs=None):
         """Brings what a call takes, and makes room for what it returns."""

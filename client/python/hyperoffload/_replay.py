@@ -167,6 +167,7 @@ class Replay:
         self._demand.reserved = self._reserved
         self._demand.refuses = True
         self._plan.step_begin()
+        self._demand.step_begins()
         self.state = State.IN_STEP
 
     def _planned(self, call, tensors, args, kwargs):

@@ -20,14 +20,16 @@ WIDTH, STEPS, SEEDS = 64, 12, 12
 
 class Script:
     """A training script that does things at random times: all are drawn from the seed, so that the plain run
-    does the same."""
+    does the same. place: the model's device."""
+
+    place = "cpu"
 
     def __init__(self, seed):
         self.random = random.Random(seed)
         torch.manual_seed(seed)
         layers = [torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), self.random.choice(
             [torch.nn.GELU(), torch.nn.Dropout(0.1), torch.nn.LayerNorm(WIDTH)])) for _ in range(6)]
-        self.model = torch.nn.Sequential(*layers)
+        self.model = torch.nn.Sequential(*layers).to(self.place)
         kind = self.random.choice([torch.optim.AdamW, torch.optim.SGD, torch.optim.RMSprop])
         self.optimizer = kind(self.model.parameters(), lr=1e-3)
         self.sizes = self.random.choice([[64], [64, 64, 40], [64, 40, 24]])
@@ -66,7 +68,7 @@ class Script:
 
     def evaluate(self, *_):
         with torch.no_grad():
-            self.seen.append(self.model(torch.ones(16, WIDTH)).sum().item())
+            self.seen.append(self.model(torch.ones(16, WIDTH).to(self.place)).sum().item())
 
     def copy(self, layer, _):
         other = copy.deepcopy(layer[0])
@@ -78,7 +80,7 @@ class Script:
     def read(self, layer, output):
         weight = layer[0].weight.detach()
         self.seen.append(sum(weight[0].tolist()))
-        self.seen.append(float((weight if self.random.random() < 0.5 else output.detach()).numpy().sum()))
+        self.seen.append(float((weight if self.random.random() < 0.5 else output.detach()).cpu().numpy().sum()))
 
     def scale(self, *_):
         with torch.no_grad():  # no later operator of this step's backward reads it
@@ -96,14 +98,15 @@ class Script:
         file = io.BytesIO()
         torch.save(self.model.state_dict(), file)
         file.seek(0)
-        self.seen.append(sum(value.sum().item() for value in torch.load(file).values()))
+        self.seen.append(sum(value.sum().item() for value in torch.load(file, map_location="cpu").values()))
 
     def show(self, layer, _):
         self.seen.append(repr(layer[0].weight))
 
     def train(self):
         for step in range(STEPS):
-            loss = self.model(torch.randn(self.sizes[step % len(self.sizes)], WIDTH)).square().mean()
+            batch = torch.randn(self.sizes[step % len(self.sizes)], WIDTH).to(self.place)
+            loss = self.model(batch).square().mean()
             self.optimizer.zero_grad(set_to_none=self.to_none)
             loss.backward()
             if self.random.random() < self.rate:
@@ -116,11 +119,12 @@ class Script:
 
 
 class Random(support.WithDaemon):
-    def check(self, seed):
+    def check(self, seed, memory=None, replan=None):
         plain, ours = Script(seed).train(), Script(seed)
         ways = random.Random(seed)
-        with hyperoffload.fit(ours.model, ours.optimizer, device_memory=ways.choice(["60%", "75%"]), pool=self.pool,
-                              replan=ways.choice(["once", "auto", "auto", "never"])) as run:
+        memory = memory or ways.choice(["60%", "75%"])
+        with hyperoffload.fit(ours.model, ours.optimizer, device_memory=memory, pool=self.pool,
+                              replan=replan or ways.choice(["once", "auto", "auto", "never"])) as run:
             ours.train()
         self.assertEqual(plain.seen, ours.seen, run.summary())
         for one, other in zip([*plain.model.state_dict().values(), *plain.kept],
@@ -132,6 +136,10 @@ class Random(support.WithDaemon):
         for seed in [int(given)] if given else range(SEEDS):
             with self.subTest(seed=seed), contextlib.redirect_stderr(io.StringIO()):
                 self.check(seed)
+
+    def test_a_plan_finds_what_another_one_has_moved_away(self):
+        with contextlib.redirect_stderr(io.StringIO()):
+            self.check(42, "75%", "auto")  # gradients of which the second plan knows nothing
 
 
 if __name__ == "__main__":
