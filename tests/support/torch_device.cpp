@@ -393,6 +393,10 @@ DEVICE_API void torch_device_reset(std::uint64_t seed, std::uint32_t delay_us_ma
 DEVICE_API std::size_t torch_device_peak_bytes() { return Device::get().peak_bytes(); }
 DEVICE_API std::size_t torch_device_used_bytes() { return Device::get().used_bytes(); }
 DEVICE_API void* torch_device_stream() { return Device::get().stream(); }
+DEVICE_API void torch_device_read(void* to, const void* from, std::size_t bytes) {
+  Device::get().read(to, from, bytes);
+  Device::get().synchronize();
+}
 DEVICE_API void torch_device_synchronize() { Device::get().synchronize(); }
 /// @param storage  a StorageImpl. @return 0, or 1 where the storage cannot have so much memory.
 DEVICE_API int torch_device_resize(void* storage, std::size_t bytes) {

@@ -24,6 +24,11 @@ def _forked():
 os.register_at_fork(after_in_child=_forked)
 
 
+def _is_number(function, args):
+    """Hooks of saved tensors: PyTorch 1.13 hands over a number where a tensor holds one."""
+    return function is _DETACH and isinstance(args[0], (int, float))
+
+
 class Mode(TorchDispatchMode):
     """Brings each call below autograd to `call(function, args, kwargs)`. explain(error, function, args,
     kwargs) adds to an Error of the library where in the script it came up. guard: holds back
@@ -41,8 +46,7 @@ class Mode(TorchDispatchMode):
         # forked has this mode, but neither recorder nor plan.
         if self._forks != _forks or not hasattr(function, "_schema"):
             return function(*args, **(kwargs or {}))
-        if function is _DETACH and isinstance(args[0], (int, float)):
-            # Hooks of saved tensors: PyTorch 1.13 hands over a number where a tensor holds one.
+        if _is_number(function, args):
             return torch.tensor(args[0], dtype=torch.float64)
         guard = self._guard
         outer, guard.inside = guard.inside, True
@@ -69,7 +73,7 @@ class AcceleratorMode(Mode):
         self._lock = threading.RLock()
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        if not self._concerns(args, kwargs or {}):
+        if not self._concerns(args, kwargs or {}) and not _is_number(function, args):
             return function(*args, **(kwargs or {}))
         with self._lock:
             return super().__torch_dispatch__(function, types, args, kwargs)

@@ -70,7 +70,7 @@ class Run:
         self._pool_options = pool_options or {}
         self._held = None  # _copies_held() at the end of the run
         self._stack = contextlib.ExitStack()
-        self._device = device_of(model)
+        self._device = device_of(model, copies)
         self._meter = Meter(self._device.counted)
         self._demand = None
         self._guard = Guard()

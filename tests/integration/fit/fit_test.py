@@ -50,11 +50,14 @@ class Transformer(torch.nn.Module):
 
 
 class Script:
-    """A training script. `between(script, step)` runs after each step; `run` is fit()'s, or None."""
+    """A training script. `between(script, step)` runs after each step; `run` is fit()'s, or None. place: the
+    model's device."""
+
+    place = "cpu"
 
     def __init__(self, between=None, optimizer=None, batch=lambda step: 8):
         torch.manual_seed(1)
-        self.model = Transformer()
+        self.model = Transformer().to(self.place)
         make = optimizer or (lambda parameters: torch.optim.AdamW(parameters, lr=1e-3))
         self.optimizer = make(self.model.parameters())
         self.schedule = torch.optim.lr_scheduler.StepLR(self.optimizer, 3, 0.5)
@@ -63,7 +66,7 @@ class Script:
         self.seen = []
 
     def loss(self, step):
-        tokens = torch.randint(0, WORDS, (self.batch(step), LENGTH))
+        tokens = torch.randint(0, WORDS, (self.batch(step), LENGTH)).to(self.place)
         return torch.nn.functional.cross_entropy(self.model(tokens).view(-1, WORDS),
                                                  torch.roll(tokens, -1, 1).view(-1))
 

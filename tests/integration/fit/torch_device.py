@@ -1,6 +1,7 @@
 """The test device (tests/support/torch_device.cpp): what a script on it needs of Python, and what tests ask."""
 
 import ctypes
+import functools
 import pathlib
 import time
 
@@ -21,19 +22,39 @@ def load(device_library, driver_library):
     _library = ctypes.CDLL(device_library)
     _library.torch_device_reset.argtypes = [ctypes.c_uint64, ctypes.c_uint32, ctypes.c_int, ctypes.c_size_t]
     _library.torch_device_resize.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    _library.torch_device_read.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
     _library.torch_device_stream.restype = ctypes.c_void_p
     for name in ("peak", "used"):
         getattr(_library, f"torch_device_{name}_bytes").restype = ctypes.c_size_t
     _devices.KINDS[NAME] = Device
     Device.library = str(pathlib.Path(driver_library).resolve())
+    # Python of PyTorch 1.13 refuses storages of devices that it does not know. What is saved is to be loaded to the
+    # processor, and tensors are not pickled.
+    torch.UntypedStorage.cpu = _for_device(torch.UntypedStorage.cpu, _on_processor)
+    torch.Tensor.__deepcopy__ = _for_device(torch.Tensor.__deepcopy__, _deepcopy)
     torch.serialization.register_package(
-        0, lambda storage: NAME if storage.device.type == NAME else None,
-        lambda storage, place: _on_device(storage) if place.startswith(NAME) else None)
+        0, lambda storage: NAME if storage.device.type == NAME else None, lambda storage, place: None)
 
 
-def _on_device(storage):
-    """A copy of a processor's storage, as torch.load() has it."""
-    return torch.tensor([], dtype=torch.uint8).set_(storage).to(NAME)._storage()
+def _for_device(original, ours):
+    @functools.wraps(original)
+    def method(self, *args):
+        return (ours if self.device.type == NAME else original)(self, *args)
+
+    return method
+
+
+def _on_processor(storage):
+    copied = torch.UntypedStorage(storage.nbytes())
+    _library.torch_device_read(copied.data_ptr(), storage.data_ptr(), storage.nbytes())
+    return copied
+
+
+def _deepcopy(tensor, memo):
+    """As PyTorch's for devices whose storages Python does not know."""
+    if id(tensor) not in memo:
+        memo[id(tensor)] = tensor.detach().clone().requires_grad_(tensor.requires_grad)
+    return memo[id(tensor)]
 
 
 def reset(seed=1, delay_us=50, own_stream=False, limit_bytes=1 << 28):
@@ -52,6 +73,11 @@ def peak_bytes():
     return _library.torch_device_peak_bytes()
 
 
+def stream():
+    """That of all kernels; None: the legacy default one."""
+    return _library.torch_device_stream()
+
+
 def used_bytes():
     return _library.torch_device_used_bytes()
 
@@ -63,7 +89,7 @@ class Device(_devices.Device):
 
     def __init__(self, place):
         super().__init__(place)
-        self.stream = _library.torch_device_stream()
+        self.stream = stream()
 
     @staticmethod
     def resize(storage, size):
@@ -74,8 +100,10 @@ class Device(_devices.Device):
         return True
 
     def new_storage(self, size):
-        with torch._C._DisableTorchDispatch():
-            return torch.empty(size, dtype=torch.uint8, device=self.where)._storage()
+        disabled = torch._C._DisableTorchDispatch()  # as long as it exists
+        storage = torch.empty(size, dtype=torch.uint8, device=self.where)._storage()
+        del disabled
+        return storage
 
     def synchronize(self):
         _library.torch_device_synchronize()
