@@ -28,8 +28,8 @@ def load(device_library, driver_library):
         getattr(_library, f"torch_device_{name}_bytes").restype = ctypes.c_size_t
     _devices.KINDS[NAME] = Device
     Device.library = str(pathlib.Path(driver_library).resolve())
-    # Python of PyTorch 1.13 refuses storages of devices that it does not know. What is saved is to be loaded to the
-    # processor, and tensors are not pickled.
+    # Python of PyTorch 1.13 refuses storages of devices that it does not know. Tests load what they have saved to
+    # the processor, and do not pickle tensors.
     torch.UntypedStorage.cpu = _for_device(torch.UntypedStorage.cpu, _on_processor)
     torch.Tensor.__deepcopy__ = _for_device(torch.Tensor.__deepcopy__, _deepcopy)
     torch.serialization.register_package(

@@ -1,0 +1,326 @@
+"""Trains under hyperoffload.fit() on a device whose memory the processor cannot touch, and compares with the
+plain run on the same device: torch_device.py. Its driver says what a real device would not order.
+
+Usage: see support.py; then the test device's library, or NONE, and the stand-in's for the driver.
+"""
+
+import concurrent.futures
+import contextlib
+import copy
+import gc
+import io
+import os
+import signal
+import sys
+import types
+import unittest
+from unittest import mock
+
+import support  # first: it finds PyTorch and the package
+import needs
+import torch
+
+DEVICE, DRIVER = sys.argv.pop(1), sys.argv.pop(1)
+if DEVICE == "NONE":
+    needs.missing("the test device", "libtorch-dev")
+
+import fit_test  # noqa: E402
+import hyperoffload  # noqa: E402
+import random_test  # noqa: E402
+import torch_device  # noqa: E402
+from fit_test import LENGTH, WORDS  # noqa: E402
+from hyperoffload import _devices, _script  # noqa: E402
+
+# Small tensors, and what the allocator rounds up, come to the budget.
+ALLOWED = 1.04
+
+
+class Script(fit_test.Script):
+    place = torch_device.NAME
+
+
+class Accumulating(Script, fit_test.Accumulating):
+    pass
+
+
+class Averaging(Script, fit_test.Averaging):
+    pass
+
+
+class Checkpointing(Script, fit_test.Checkpointing):
+    pass
+
+
+class Random(random_test.Script):
+    place = torch_device.NAME
+
+
+class Accelerator(support.WithDaemon):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        torch_device.load(DEVICE, DRIVER)
+
+    def setUp(self):
+        gc.collect()
+        torch_device.reset(delay_us=10)
+
+    def assert_same(self, plain, ours):
+        self.assertEqual(plain.seen, ours.seen)
+        ours_now = ours.model.state_dict()
+        for name, value in plain.model.state_dict().items():
+            self.assertTrue(torch.equal(value.cpu(), ours_now[name].cpu()), name)
+        self.assertEqual(torch_device.violations(), "")
+
+    def assert_planned(self, script, count):
+        self.assertEqual(script.run.stats()["planned_steps"], count, script.run.summary())
+
+    def test_same_bits_within_the_budget(self):
+        for seed, delay_us, own_stream in ((1, 0, False), (2, 20, True), (3, 100, False)):
+            with self.subTest(seed=seed):
+                torch_device.reset(seed, delay_us, own_stream)
+                plain = Script().train(5)
+                gc.collect()
+                used = torch_device.used_bytes()
+                torch_device.reset(seed, delay_us, own_stream)
+                ours = Script().fit(self.pool, 5)
+                stats = ours.run.stats()
+                self.assertEqual((stats["planned_steps"], stats["departures"]), (3, 0), ours.run.summary())
+                self.assertLessEqual(stats["peak_allocated_bytes"], 1.02 * stats["budget_bytes"])
+                # By the allocator, with all that it rounds up.
+                self.assertLessEqual(torch_device.peak_bytes() - used, ALLOWED * stats["budget_bytes"])
+                self.assert_same(plain, ours)
+
+    def test_a_job_that_does_not_fit_trains(self):
+        plain = Script().train(5)
+        needed = torch_device.peak_bytes()
+        seen, weights = plain.seen, {name: value.cpu() for name, value in plain.model.state_dict().items()}
+        del plain
+        gc.collect()
+        torch_device.reset(2, limit_bytes=needed * 7 // 10)
+        with self.assertRaisesRegex(RuntimeError, "out of memory"):
+            Script().train(2)
+        gc.collect()
+        ours = Script().fit(self.pool, 5, needed * 6 // 10)
+        self.assert_planned(ours, 3)
+        self.assertEqual(ours.seen, seen)
+        for name, value in ours.model.state_dict().items():
+            self.assertTrue(torch.equal(value.cpu(), weights[name]), name)
+        self.assertEqual(torch_device.violations(), "")
+
+    def test_ways_to_train(self):
+        for make in (Accumulating, Averaging, lambda: Checkpointing(True), lambda: Checkpointing(False)):
+            with self.subTest(type(make()).__name__):
+                ours = make().fit(self.pool, 5)
+                self.assert_same(make().train(5), ours)
+                self.assert_planned(ours, 3)
+                stats = ours.run.stats()
+                self.assertLessEqual(stats["peak_allocated_bytes"], 1.02 * stats["budget_bytes"])
+
+    def test_evaluation_and_checkpoints_between_steps(self):
+        def between(script, step):
+            if step % 3 != 1:
+                return
+            script.model.eval()
+            with torch.no_grad():
+                tokens = torch.arange(LENGTH).view(1, LENGTH).to(script.place)
+                script.seen.append(script.model(tokens).sum().item())
+            script.model.train()
+            file = io.BytesIO()
+            torch.save([script.model.state_dict(), script.optimizer.state_dict()], file)
+            file.seek(0)
+            for part in torch.load(file, map_location="cpu")[0].values():
+                script.seen.append(part.double().sum().item())
+
+        ours = Script(between).fit(self.pool, 6)
+        self.assert_same(Script(between).train(6), ours)
+        self.assert_planned(ours, 4)
+
+    def test_methods_that_read_memory_find_the_values(self):
+        def between(script, step):
+            if step > 1:
+                read = [lambda value: copy.deepcopy(value).sum().item(),
+                        lambda value: sum(value.flatten().tolist()),
+                        lambda value: value.cpu().numpy().sum().item()][step % 3]
+                script.seen += [read(value) for state in script.optimizer.state.values()
+                                for value in state.values()]
+
+        self.assert_same(Script(between).train(6), Script(between).fit(self.pool, 6))
+
+    def test_work_within_a_step_runs_beside_the_plan(self):
+        class Looking(Script):
+            def loss(self, step):
+                loss = super().loss(step)
+                if step in (3, 4):
+                    self.seen += [loss.item(), self.model.table.weight.norm().item()]
+                    self.seen += self.model.blocks[0].up.weight[0].tolist()
+                    self.seen += [value.norm().item() for state in self.optimizer.state.values()
+                                  for value in state.values() if value.numel() > 15000]
+                return loss
+
+        ours = Looking().fit(self.pool, 6)
+        self.assert_same(Looking().train(6), ours)
+        self.assert_planned(ours, 4)
+        self.assertGreater(ours.run.stats()["detours"], 0)
+
+    def test_a_step_of_another_shape_departs_and_comes_back(self):
+        def batch(step):
+            return 5 if step == 3 else 8
+
+        ours = Script(batch=batch).fit(self.pool, 6)
+        self.assert_same(Script(batch=batch).train(6), ours)
+        stats = ours.run.stats()
+        self.assertEqual((stats["planned_steps"], stats["departures"]), (3, 1), ours.run.summary())
+        self.assertLessEqual(stats["peak_allocated_bytes"], 1.02 * stats["budget_bytes"])
+
+    def test_an_exception_ends_the_run_with_all_values(self):
+        scripts = []
+        for train in (lambda script: script.train(5), lambda script: script.fit(self.pool, 5)):
+            def between(script, step):
+                if step == 3:
+                    script.model(torch.zeros(8, LENGTH, dtype=torch.long).to(script.place))
+                    raise KeyboardInterrupt
+
+            scripts.append(Script(between))
+            with self.assertRaises(KeyboardInterrupt):
+                train(scripts[-1])
+            scripts[-1].between = None
+            scripts[-1].train(1)
+        self.assert_same(*scripts)
+
+    def test_an_exception_in_backward_leaves_all_values(self):
+        def fail(_):
+            raise ValueError("on autograd's own thread")
+
+        def between(script, step):
+            if step != 3:
+                return
+            loss, hook = script.loss(step), script.model.head.weight.register_hook(fail)
+            with self.assertRaisesRegex(ValueError, "own thread"):
+                loss.backward()
+            hook.remove()
+            script.optimizer.zero_grad(set_to_none=True)
+
+        ours = Script(between).fit(self.pool, 7)
+        self.assert_same(Script(between).train(7), ours)
+        self.assert_planned(ours, 4)
+
+    def test_ctrl_c_in_backward_leaves_all_values(self):
+        scripts = []
+        for train in (lambda script: script.train(5), lambda script: script.fit(self.pool, 5)):
+            def between(script, step):
+                if step == 2:  # the one after
+                    script.model.head.weight.register_hook(lambda _: os.kill(os.getpid(), signal.SIGINT))
+
+            scripts.append(Script(between))
+            with self.assertRaises(KeyboardInterrupt):
+                train(scripts[-1])
+        self.assert_same(*scripts)
+
+    def test_a_thread_of_autograds_is_where_the_script_waits_for_it(self):
+        with concurrent.futures.ThreadPoolExecutor(1) as threads:
+            self.assertIn("accelerator_test.py:", threads.submit(_script.where).result())
+
+    def test_backward_on_two_threads_at_once(self):
+        class Both(Script):
+            """A part of the loss is the processor's."""
+
+            def __init__(self):
+                super().__init__()
+                self.scale = torch.ones(64, 64, requires_grad=True)
+
+            def loss(self, step):
+                here = self.scale
+                for _ in range(20):
+                    here = torch.tanh(here * 1.01)
+                return super().loss(step) + here.mean().to(self.place)
+
+            def train(self, steps):
+                super().train(steps)
+                self.seen.append(self.scale.grad.sum().item())
+                return self
+
+        ours = Both().fit(self.pool, 5)
+        self.assert_same(Both().train(5), ours)
+        self.assert_planned(ours, 3)
+
+    def test_calls_on_the_processor_are_not_of_the_step(self):
+        class Loading(Script):
+            def loss(self, step):
+                for _ in range(100 * (step % 2)):
+                    torch.arange(2000.0).cos()
+                return super().loss(step)
+
+        ours = Loading().fit(self.pool, 6)
+        self.assert_same(Loading().train(6), ours)
+        self.assert_planned(ours, 4)
+        self.assertEqual(ours.run.stats()["detours"], 0)
+
+    def test_a_recorded_step_runs_under_its_plan(self):
+        def run(script, pool):
+            train = types.MethodType(Script.train, script)
+            graph = hyperoffload.record(lambda: train(1), script.model, script.optimizer)
+            plan = hyperoffload.analyze(graph, device_memory="60%", pool=pool)
+            with plan.applied(script.model, script.optimizer) as script.run:
+                script.train(3)
+            return script
+
+        ours = run(Script(), self.pool)
+        self.assert_same(Script().train(6), ours)
+        self.assert_planned(ours, 3)
+
+    def test_random_scripts_have_the_bits_of_their_plain_runs(self):
+        for seed in range(4):
+            with self.subTest(seed=seed), contextlib.redirect_stderr(io.StringIO()):
+                torch_device.reset(seed, delay_us=5)
+                plain, ours = Random(seed).train(), Random(seed)
+                with hyperoffload.fit(ours.model, ours.optimizer, device_memory="70%", pool=self.pool,
+                                      replan=["once", "auto"][seed % 2]):
+                    ours.train()
+                self.assert_same(plain, ours)
+
+    # Refusals.
+
+    def test_a_model_on_several_devices_is_refused(self):
+        model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4).to(torch_device.NAME))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for call in (lambda: hyperoffload.fit(model, optimizer, device_memory="60%", pool=self.pool),
+                     lambda: hyperoffload.record(lambda: None, model, optimizer)):
+            with self.assertRaisesRegex(ValueError, "0.weight of the model is on cpu, and 1.weight is on privateuseone"):
+                call()
+
+    def test_two_copies_are_refused(self):
+        script = Script()
+        with self.assertRaisesRegex(ValueError, "copies is 2; values of a model on privateuseone:0 have one copy"):
+            hyperoffload.fit(script.model, script.optimizer, device_memory="60%", pool=self.pool, copies=2)
+
+    def test_another_stream_is_refused(self):
+        def stream(number, place="cuda:0"):
+            return types.SimpleNamespace(cuda_stream=number, device=torch.device(place))
+
+        with mock.patch.object(torch.cuda, "current_stream", lambda _: stream(0)), \
+                mock.patch.object(torch.cuda, "set_stream", mock.Mock(__name__="set_stream")) as set_stream, \
+                contextlib.ExitStack() as stack:
+            paused = []
+            _devices.Cuda(torch.device("cuda:0")).keep_stream(stack, lambda: bool(paused))
+            torch.cuda.set_stream(stream(0))
+            torch.cuda.set_stream(stream(5, "cuda:1"))  # work elsewhere
+            with self.assertRaisesRegex(RuntimeError, "another stream becomes current at .*accelerator_test.py:"):
+                torch.cuda.set_stream(stream(5))
+            paused.append(True)
+            torch.cuda.set_stream(stream(5))
+            self.assertEqual(set_stream.call_count, 3)
+
+    def test_work_on_another_stream_would_be_found(self):
+        """The test device finds what it is there to find."""
+        torch_device.reset(own_stream=True)
+        other = torch_device.stream()
+        torch_device.reset()
+        script = Script()
+        with mock.patch.object(torch_device, "stream", lambda: other), contextlib.suppress(RuntimeError):
+            script.fit(self.pool, 4)
+        self.assertRegex(torch_device.violations(), "is not ordered after .* of another stream")
+
+
+if __name__ == "__main__":
+    unittest.main()
