@@ -343,6 +343,14 @@ at::Tensor& set_nothing(at::Tensor& self) {
   return set_storage(self, std::move(none), 0, {0}, {});
 }
 
+/// As torch.cuda.amp.GradScaler calls it; PyTorch 1.13 has none for the processor.
+void unscale(at::TensorList gradients, at::Tensor& found_inf, const at::Tensor& inverse) {
+  for (const at::Tensor& gradient : gradients) {
+    if (!gradient.isfinite().all().item<bool>()) found_inf.fill_(1);
+    gradient.mul_(inverse);
+  }
+}
+
 /// All other operators run on the processor.
 void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   struct InKernel {
@@ -377,6 +385,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("view", TORCH_FN(at::native::view));
   library.impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));
   library.impl("unfold", TORCH_FN(at::native::unfold));
+  library.impl("_amp_foreach_non_finite_check_and_unscale_", TORCH_FN(unscale));
   // One kernel, in place of the parts that PyTorch runs for devices without one.
   library.impl("native_layer_norm", torch::CppFunction::makeFromBoxedFunction<&fallback>());
 }

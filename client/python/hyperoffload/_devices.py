@@ -20,8 +20,6 @@ class Device:
     is_accelerator = False
     # Gives a storage so many bytes; its value is lost, except for as many as it had. Raises RuntimeError.
     resize = staticmethod(torch.UntypedStorage.resize_)
-    # An instant in the order of the device's work, for elapsed_ns().
-    mark = staticmethod(time.perf_counter_ns)
 
     def __init__(self, place):
         self.where = place
@@ -41,6 +39,10 @@ class Device:
 
     def synchronize(self):
         """Waits until all work that was queued has ended."""
+
+    def mark(self):
+        """An instant in the order of the device's work, for elapsed_ns()."""
+        return time.perf_counter_ns()
 
     def elapsed_ns(self, begin, end):
         """Time between two marks, before which synchronize() was called."""
@@ -76,10 +78,9 @@ class Cuda(Device):
     def synchronize(self):
         torch.cuda.synchronize(self.where)
 
-    @staticmethod
-    def mark():
+    def mark(self):
         event = torch.cuda.Event(enable_timing=True)
-        event.record()
+        event.record(torch.cuda.current_stream(self.where))
         return event
 
     def elapsed_ns(self, begin, end):

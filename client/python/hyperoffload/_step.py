@@ -93,8 +93,8 @@ def written_in(function, args, kwargs):
             if argument.name in names for tensor, _ in tensors_in(value)] if names else []
 
 
-# Operators on lists of tensors that treat each index of their lists on its own.
-ON_LISTS = ("_foreach_", "_fused_")
+# Operators on lists of tensors that treat each index of their lists on its own. The last are of GradScaler.
+ON_LISTS = ("_foreach_", "_fused_", "_amp_foreach_")
 
 
 def list_length(function, args, kwargs):

@@ -63,7 +63,7 @@ class Accelerator(support.WithDaemon):
 
     def setUp(self):
         gc.collect()
-        torch_device.reset(delay_us=10)
+        torch_device.reset(delay_us=0)
 
     def assert_same(self, plain, ours):
         self.assertEqual(plain.seen, ours.seen)
@@ -116,6 +116,33 @@ class Accelerator(support.WithDaemon):
                 self.assert_planned(ours, 3)
                 stats = ours.run.stats()
                 self.assertLessEqual(stats["peak_allocated_bytes"], 1.02 * stats["budget_bytes"])
+
+    def test_scaled_gradients_are_unscaled_index_by_index(self):
+        """As torch.cuda.amp.GradScaler does it: one call on all gradients, which together exceed the budget."""
+        def train(enter):
+            script = Script(optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1), batch=lambda _: 1)
+            with enter(script) as script.run:
+                for step in range(5):
+                    loss = script.loss(step)
+                    (loss * 1024).backward()
+                    found = torch.zeros(1).to(script.place)
+                    torch._amp_foreach_non_finite_check_and_unscale_(
+                        [value.grad for value in script.model.parameters()], found,
+                        torch.full((1,), 1 / 1024).to(script.place))
+                    if found.item() == 0:
+                        script.optimizer.step()
+                    script.optimizer.zero_grad(set_to_none=True)
+                    script.seen.append(loss.item())
+            return script
+
+        plain = train(lambda script: contextlib.nullcontext())
+        ours = train(lambda script: hyperoffload.fit(script.model, script.optimizer, device_memory="35%",
+                                                     pool=self.pool))
+        self.assert_same(plain, ours)
+        self.assert_planned(ours, 3)
+        stats = ours.run.stats()
+        self.assertLess(stats["budget_bytes"], sum(4 * value.numel() for value in ours.model.parameters()))
+        self.assertLessEqual(stats["peak_allocated_bytes"], 1.02 * stats["budget_bytes"])
 
     def test_evaluation_and_checkpoints_between_steps(self):
         def between(script, step):

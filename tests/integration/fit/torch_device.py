@@ -108,7 +108,6 @@ class Device(_devices.Device):
     def synchronize(self):
         _library.torch_device_synchronize()
 
-    @staticmethod
-    def mark():
+    def mark(self):
         _library.torch_device_synchronize()
         return time.perf_counter_ns()
