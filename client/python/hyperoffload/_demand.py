@@ -350,8 +350,20 @@ class Demand:
     def pause(self):
         """Brings everything to the device; the limit does not hold until resume()."""
         self.paused += 1
-        for loose in list(self._loose.values()):
-            self._bring([loose])
+        try:
+            for loose in list(self._loose.values()):
+                self._bring([loose])
+        except BaseException:
+            self.paused -= 1
+            raise
+
+    def hold(self, storages):
+        """Brings what storages hold, for readers; nothing leaves until release()."""
+        self._bring([self._loose[storage._cdata] for storage in storages if storage._cdata in self._loose])
+        self.paused += 1
+
+    def release(self):
+        self.paused -= 1
 
     def is_paused(self):
         return self.paused > 0

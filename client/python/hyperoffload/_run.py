@@ -27,6 +27,7 @@ from ._notice import Notice, notice_of
 from ._plan import Plan, plan_of
 from ._plans import PLANS_MAX, RECORD, Plans, signature_of
 from ._replay import Replay, State, steps_calls
+from ._saving import all_fits, watch_saves
 from ._script import said_call
 from ._step import bytes_of, storage_of, tensors_of
 
@@ -113,9 +114,7 @@ class Run:
             stack.push(self._end)
             self._show_model()
             replace(stack, self._optimizer, "step", self._after_step)
-            # torch.save() looks these up when it is called: also one that was imported by name before.
-            for saves in ("_save", "_legacy_save"):
-                replace(stack, torch.serialization, saves, self._while_paused)
+            watch_saves(stack, self._demand, self._guard, self._leave_step)
             for method in _READERS:
                 replace(stack, torch.Tensor, method, self._with_values)
             watch_hidden(stack, self._with_lent)
@@ -164,7 +163,10 @@ class Run:
             try:
                 for replay in self._plans.replays:
                     replay.end_step()
-                self._demand.pause()  # before the plans end: they have the homes of the step's values
+                with all_fits(self._device):  # before the plans end: they have the homes of the step's values
+                    if self._device.is_accelerator:  # the model first: there may be no room for all
+                        self._demand.bring([*self._model.parameters(), *self._model.buffers()])
+                    self._demand.pause()
                 for replay in self._plans.replays:
                     replay.finish()
                 self._demand.pause()  # what was on its way
@@ -374,10 +376,6 @@ class Run:
         self._detours[line] = self._detours.get(line, 0) + 1
 
     # For the script.
-
-    def _while_paused(self, original, *args, **kwargs):
-        with self.paused():
-            return original(*args, **kwargs)
 
     def _with_values(self, original, tensor, *args, **kwargs):
         """A method that reads a tensor's memory: its value is brought first."""

@@ -108,6 +108,49 @@ class Accelerator(support.WithDaemon):
             self.assertTrue(torch.equal(value.cpu(), weights[name]), name)
         self.assertEqual(torch_device.violations(), "")
 
+    def test_states_that_do_not_fit_the_device_can_be_saved(self):
+        def copies(script):
+            states = script.optimizer.state_dict()["state"]
+            return ([value.cpu() for value in script.model.state_dict().values()],
+                    [value.cpu() for state in states.values() for value in state.values()])
+
+        def train(script):
+            script.train(5)
+            found = copies(script)
+            script.train(1)
+            return found
+
+        plain, ours = Script(batch=lambda _: 1), Script(batch=lambda _: 1)
+        torch.manual_seed(2)
+        saved = train(plain)
+        weights = [value.cpu() for value in plain.model.state_dict().values()]
+        needed = sum(4 * value.numel() for value in plain.model.parameters())
+        seen = plain.seen
+        del plain
+        gc.collect()
+        torch.manual_seed(2)
+        torch_device.reset(1, limit_bytes=needed * 26 // 10)  # for a step; with Adam's states three times as much
+        files = [io.BytesIO() for _ in range(2)]
+        with self.assertRaisesRegex(hyperoffload.Error, "no room for all values.*save copies"):
+            with hyperoffload.fit(ours.model, ours.optimizer, device_memory=needed * 22 // 10,
+                                  pool=self.pool) as ours.run:
+                for one, other in zip(train(ours), saved):
+                    self.assertTrue(all(map(torch.equal, one, other)))
+                torch.save(copies(ours)[0], files[0])
+                with self.assertRaisesRegex(hyperoffload.Error, "no room for all values.*save copies"):
+                    torch.save([ours.model.state_dict(), ours.optimizer.state_dict()], io.BytesIO())
+                with self.assertRaisesRegex(hyperoffload.Error, "exhausted"), ours.run.paused():
+                    self.fail("not all can be there")
+                torch.save(list(ours.model.state_dict().values()), files[1])
+                ours.train(1)
+        self.assert_planned(ours, 5)
+        self.assertEqual(ours.seen[:6], seen)
+        for file in files:
+            file.seek(0)
+            self.assertTrue(all(map(torch.equal, torch.load(file, map_location="cpu"), weights)))
+        self.assertTrue(all(value.storage().nbytes() > 0 for value in ours.model.parameters()))
+        self.assertEqual(torch_device.violations(), "")
+
     def test_ways_to_train(self):
         for make in (Accumulating, Averaging, lambda: Checkpointing(True), lambda: Checkpointing(False)):
             with self.subTest(type(make()).__name__):

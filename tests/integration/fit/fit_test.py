@@ -208,6 +208,21 @@ class Fit(support.WithDaemon):
 
         self.assert_same(Script(between).train(9), Script(between).fit(self.pool, 9))
 
+    def test_a_checkpoint_brings_only_what_it_saves(self):
+        def between(script, step):
+            weight, file = script.model.blocks[step % 4].up.weight.detach(), io.BytesIO()
+            torch.save([script.model.state_dict(), weight.storage()], file)
+            file.seek(0)
+            values, storage = torch.load(file)
+            self.assertTrue(torch.equal(values[f"blocks.{step % 4}.up.weight"], weight))
+            self.assertEqual(storage.tolist(), weight.flatten().tolist())
+
+        ours = Script(between).fit(self.pool, 5, "35%")
+        self.assert_same(Script(between).train(5), ours)
+        stats = ours.run.stats()
+        self.assertEqual(stats["planned_steps"], 3, ours.run.summary())
+        self.assertLessEqual(stats["peak_allocated_bytes"], 1.02 * stats["budget_bytes"])
+
     def test_methods_that_read_memory_find_the_values(self):
         def between(script, step):
             if step > 1:
