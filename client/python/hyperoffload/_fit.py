@@ -39,7 +39,7 @@ def fit(model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, device_memo
         the job. 2: when a node is lost, the job goes on with the same results, as long as no other
         node is lost that has the second copy of a value; after a minute values get new second copies,
         if the pool has a third node. It needs twice the memory in the pool, and what leaves the device
-        goes out twice.
+        goes out twice. For models on the CPU.
 
     wait: seconds for which the job waits for memory of the pool that other jobs hold, each time it needs
         some, before it ends with Error "exhausted"; None: it does not wait.

@@ -287,6 +287,16 @@ class Accelerator(support.WithDaemon):
                 train(scripts[-1])
         self.assert_same(*scripts)
 
+    def test_an_error_of_the_pool_names_the_scripts_line(self):
+        with support.Daemons(1) as daemons:
+            def between(_, step):
+                if step == 3:
+                    daemons.kill(0)
+
+            with self.assertRaisesRegex(hyperoffload.Error, "in step [5-8] at .*fit_test.py:[0-9]+: aten"):
+                Script(between).fit(daemons.addresses[0], 8)
+        self.assertEqual(torch_device.violations(), "")
+
     def test_a_thread_of_autograds_is_where_the_script_waits_for_it(self):
         with concurrent.futures.ThreadPoolExecutor(1) as threads:
             self.assertIn("accelerator_test.py:", threads.submit(_script.where).result())
