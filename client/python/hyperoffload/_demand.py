@@ -357,6 +357,23 @@ class Demand:
             self.paused -= 1
             raise
 
+    def try_pause(self):
+        """As pause(). Returns whether there is room for all; else it has not paused."""
+        try:
+            self.pause()
+        except _library.Error as error:
+            if error.name != "exhausted":
+                raise
+            return False
+        return True
+
+    def leave_out(self, storage):
+        """A storage leaves, and nothing brings it back."""
+        loose = self._loose.get(storage._cdata)
+        if loose is not None:
+            self._evict(storage._cdata, loose)
+            del self._loose[storage._cdata]
+
     def hold(self, storages):
         """Brings what storages hold, for readers; nothing leaves until release()."""
         self._bring([self._loose[storage._cdata] for storage in storages if storage._cdata in self._loose])

@@ -105,9 +105,8 @@ class Cuda(Device):
 KINDS = {"cpu": Device, "cuda": Cuda}
 
 
-def device_of(model, copies=1):
-    """The Device of a model, whose values have so many copies in the pool. Raises ValueError where its parts are on
-    several, or on one of another kind, or where there cannot be so many."""
+def device_of(model):
+    """The Device of a model. Raises ValueError where its parts are on several, or on one of another kind."""
     first = None
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         place = tensor.device
@@ -118,7 +117,4 @@ def device_of(model, copies=1):
             raise ValueError(f"{first[0]} of the model is on {first[1]}, and {name} is on {place}: all of a model "
                              "has to be on one device")
     place = torch.device("cpu") if first is None else first[1]
-    device = KINDS[place.type](place)
-    if device.is_accelerator and copies > 1:
-        raise ValueError(f"copies is {copies}; values of a model on {place} have one copy in the pool")
-    return device
+    return KINDS[place.type](place)

@@ -27,7 +27,7 @@ from ._notice import Notice, notice_of
 from ._plan import Plan, plan_of
 from ._plans import PLANS_MAX, RECORD, Plans, signature_of
 from ._replay import Replay, State, steps_calls
-from ._saving import all_fits, watch_saves
+from ._saving import bring_all, watch_saves
 from ._script import said_call
 from ._step import bytes_of, storage_of, tensors_of
 
@@ -71,7 +71,7 @@ class Run:
         self._pool_options = pool_options or {}
         self._held = None  # _copies_held() at the end of the run
         self._stack = contextlib.ExitStack()
-        self._device = device_of(model, copies)
+        self._device = device_of(model)
         self._meter = Meter(self._device.counted)
         self._demand = None
         self._guard = Guard()
@@ -163,10 +163,8 @@ class Run:
             try:
                 for replay in self._plans.replays:
                     replay.end_step()
-                with all_fits(self._device):  # before the plans end: they have the homes of the step's values
-                    if self._device.is_accelerator:  # the model first: there may be no room for all
-                        self._demand.bring([*self._model.parameters(), *self._model.buffers()])
-                    self._demand.pause()
+                # Before the plans end: they have the homes of the step's values.
+                bring_all(self._model, self._optimizer, self._demand, _say)
                 for replay in self._plans.replays:
                     replay.finish()
                 self._demand.pause()  # what was on its way

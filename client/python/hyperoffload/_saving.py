@@ -1,4 +1,4 @@
-"""torch.save() of tensors that may be away: what it saves is brought first, and stays until it has ended."""
+"""All values at a time on the device: for torch.save(), which needs what it saves, and at the end of a run."""
 
 import contextlib
 import warnings
@@ -7,6 +7,7 @@ import torch
 
 from ._hooks import replace
 from ._library import Error
+from ._step import storage_of
 
 # torch.save() looks these up when it is called: also one that was imported by name before.
 _SAVES = ("_save", "_legacy_save")
@@ -37,7 +38,7 @@ def _storages_in(value, pickle_module, protocol):
 
 
 @contextlib.contextmanager
-def all_fits(device):
+def _all_fits(device):
     """Adds to an error what to do where an accelerator has no room for all values."""
     try:
         yield
@@ -48,6 +49,33 @@ def all_fits(device):
         raise
 
 
+def bring_all(model, optimizer, demand, say):
+    """Brings all values to the device, and nothing leaves any more. Where it has no room for them, the optimizer's
+    states go to the CPU, and say(what) tells."""
+    with _all_fits(demand.device):
+        if demand.device.is_accelerator:
+            demand.bring([*model.parameters(), *model.buffers()])  # first, for there may be no room for all
+            if demand.try_pause():
+                return
+            moved = _states_to_processor(optimizer, demand)
+            say(f"the optimizer's states ({moved / 2**20:.0f} MiB) are on the CPU: {demand.device.where} has no room "
+                "for all values at a time")
+        demand.pause()
+
+
+def _states_to_processor(optimizer, demand):
+    """Replaces an optimizer's states by copies on the CPU, one by one. Returns their bytes."""
+    moved = 0
+    for state in optimizer.state.values():
+        for name, value in state.items():
+            if isinstance(value, torch.Tensor) and value.device == demand.device.where:
+                demand.bring([value])
+                state[name] = value.cpu()
+                demand.leave_out(storage_of(value))
+                moved += value.numel() * value.element_size()
+    return moved
+
+
 def watch_saves(stack, demand, guard, leave_step):
     """Stands before torch.save() until `stack` ends. leave_step(cause) ends the plan's part in a step."""
     def save(original, value, file, pickle_module, protocol, *others, **named):
@@ -56,7 +84,7 @@ def watch_saves(stack, demand, guard, leave_step):
                         if storage.device == demand.device.where]
             if storages:
                 leave_step("torch.save() within a step")
-            with all_fits(demand.device):
+            with _all_fits(demand.device):
                 demand.hold(storages)
         try:
             return original(value, file, pickle_module, protocol, *others, **named)

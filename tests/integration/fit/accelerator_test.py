@@ -108,11 +108,11 @@ class Accelerator(support.WithDaemon):
             self.assertTrue(torch.equal(value.cpu(), weights[name]), name)
         self.assertEqual(torch_device.violations(), "")
 
-    def test_states_that_do_not_fit_the_device_can_be_saved(self):
+    def test_states_that_do_not_fit_the_device_are_on_the_processor_after_the_run(self):
         def copies(script):
             states = script.optimizer.state_dict()["state"]
             return ([value.cpu() for value in script.model.state_dict().values()],
-                    [value.cpu() for state in states.values() for value in state.values()])
+                    [value.cpu().clone() for state in states.values() for value in state.values()])
 
         def train(script):
             script.train(5)
@@ -124,27 +124,31 @@ class Accelerator(support.WithDaemon):
         torch.manual_seed(2)
         saved = train(plain)
         weights = [value.cpu() for value in plain.model.state_dict().values()]
+        seen = list(plain.seen)
+        plain.train(1)
+        states = [[value.cpu() for value in state.values()] for state in plain.optimizer.state.values()]
         needed = sum(4 * value.numel() for value in plain.model.parameters())
-        seen = plain.seen
         del plain
         gc.collect()
         torch.manual_seed(2)
         torch_device.reset(1, limit_bytes=needed * 26 // 10)  # for a step; with Adam's states three times as much
         files = [io.BytesIO() for _ in range(2)]
-        with self.assertRaisesRegex(hyperoffload.Error, "no room for all values.*save copies"):
-            with hyperoffload.fit(ours.model, ours.optimizer, device_memory=needed * 22 // 10,
-                                  pool=self.pool) as ours.run:
-                for one, other in zip(train(ours), saved):
-                    self.assertTrue(all(map(torch.equal, one, other)))
-                torch.save(copies(ours)[0], files[0])
-                with self.assertRaisesRegex(hyperoffload.Error, "no room for all values.*save copies"):
-                    torch.save([ours.model.state_dict(), ours.optimizer.state_dict()], io.BytesIO())
-                with self.assertRaisesRegex(hyperoffload.Error, "exhausted"), ours.run.paused():
-                    self.fail("not all can be there")
-                torch.save(list(ours.model.state_dict().values()), files[1])
-                ours.train(1)
+        with hyperoffload.fit(ours.model, ours.optimizer, device_memory=needed * 22 // 10,
+                              pool=self.pool) as ours.run:
+            for one, other in zip(train(ours), saved):
+                self.assertTrue(all(map(torch.equal, one, other)))
+            torch.save(copies(ours)[0], files[0])
+            with self.assertRaisesRegex(hyperoffload.Error, "no room for all values.*save copies"):
+                torch.save([ours.model.state_dict(), ours.optimizer.state_dict()], io.BytesIO())
+            with self.assertRaisesRegex(hyperoffload.Error, "exhausted"), ours.run.paused():
+                self.fail("not all can be there")
+            torch.save(list(ours.model.state_dict().values()), files[1])
+            ours.train(1)
         self.assert_planned(ours, 5)
         self.assertEqual(ours.seen[:6], seen)
+        for state, expected in zip(ours.optimizer.state.values(), states):
+            self.assertEqual({name: value.device.type for name, value in state.items()}, dict.fromkeys(state, "cpu"))
+            self.assertTrue(all(map(torch.equal, state.values(), expected)))
         for file in files:
             file.seek(0)
             self.assertTrue(all(map(torch.equal, torch.load(file, map_location="cpu"), weights)))
@@ -369,10 +373,21 @@ class Accelerator(support.WithDaemon):
             with self.assertRaisesRegex(ValueError, "0.weight of the model is on cpu, and 1.weight is on privateuseone"):
                 call()
 
-    def test_two_copies_are_refused(self):
-        script = Script()
-        with self.assertRaisesRegex(ValueError, "copies is 2; values of a model on privateuseone:0 have one copy"):
-            hyperoffload.fit(script.model, script.optimizer, device_memory="60%", pool=self.pool, copies=2)
+    def test_a_node_is_lost_in_the_middle_of_a_step(self):
+        plain = Script().train(8)
+        for tcp in (False, True):
+            for victim in range(2):
+                with self.subTest(tcp=tcp, victim=victim), support.Daemons(2, tcp) as pool:
+                    ours = Script()
+                    hook = ours.model.register_forward_hook(
+                        lambda *_: pool.kill(victim) if len(ours.seen) == 5 else None)
+                    with hyperoffload.fit(ours.model, ours.optimizer, device_memory="60%", pool=pool.addresses[0],
+                                          copies=2) as ours.run:
+                        ours.train(8)
+                    hook.remove()
+                    self.assert_same(plain, ours)
+                    self.assert_planned(ours, 6)
+                    self.assertEqual(ours.run.stats()["nodes_lost"], 1)
 
     def test_another_stream_is_refused(self):
         def stream(number, place="cuda:0"):
