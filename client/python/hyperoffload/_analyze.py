@@ -24,11 +24,11 @@ def _command():
     return command
 
 
-def schedule_of(graph, budget_bytes, hardware, pool, copies):
+def schedule_of(graph, budget_bytes, hardware, pool, copies, device):
     """Returns (the schedule's bytes, the report's page) of a graph within `budget_bytes` of device memory,
     with `copies` homes of each value.
 
-    hardware: path of a hardware file; None: the link to the pool is measured. Raises MemoryError where
+    hardware: path of a hardware file; None: the link between `device` and the pool is measured. Raises MemoryError where
     the budget cannot be met, RuntimeError where the command fails otherwise.
     """
     with tempfile.TemporaryDirectory(prefix="hyperoffload-") as name:
@@ -36,7 +36,7 @@ def schedule_of(graph, budget_bytes, hardware, pool, copies):
         (folder / "graph.json").write_text(json.dumps(graph), encoding="utf-8")
         if hardware is None:
             hardware = folder / "hardware.json"
-            hardware.write_text(json.dumps(_measured(graph, pool)), encoding="utf-8")
+            hardware.write_text(json.dumps(_measured(graph, pool, device, budget_bytes)), encoding="utf-8")
         done = subprocess.run(
             [_command(), "analyze", str(folder / "graph.json"), "--hardware", str(hardware),
              "--device-memory", str(budget_bytes), "--copies",
@@ -51,8 +51,14 @@ def schedule_of(graph, budget_bytes, hardware, pool, copies):
                 (folder / "report.html").read_text(encoding="utf-8"))
 
 
-def _measured(graph, pool):
-    """A hardware description with the measured links to the pool: nodes on this machine, and all others."""
+def room_to_measure(budget_bytes):
+    """Bytes of an accelerator's memory that measuring takes, while a plan is made for so many."""
+    return min(_MEASURED_BYTES, budget_bytes // 2)
+
+
+def _measured(graph, pool, device, budget_bytes):
+    """A hardware description with the measured links to the pool: nodes on this machine, and all others. An
+    accelerator's values go to the first of these first."""
     total = sum(int(storage["bytes"]) for storage in graph["storages"])
     hardware = {"name": "measured", "deviceBytes": str(total)}
     rooms, links, full = {nodes: pool.room(nodes) for nodes in (NEAR, FAR)}, {}, None
@@ -63,7 +69,10 @@ def _measured(graph, pool):
             continue
         try:
             size = max(_MEASURED_BYTES_MIN, min(_MEASURED_BYTES, room.ddr_bytes))
-            links[nodes] = pool.measure(nodes, size, _MEASURED_BYTES_MIN)
+            if device.is_accelerator and not links:
+                links[nodes] = pool.measure_device(device, min(size, room_to_measure(budget_bytes)))
+            else:
+                links[nodes] = pool.measure(nodes, size, _MEASURED_BYTES_MIN)
         except Error as error:
             if error.name != "exhausted":
                 raise

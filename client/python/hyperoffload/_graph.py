@@ -14,7 +14,7 @@ from ._arguments import check_training
 from ._collectives import communicates, is_point_to_point
 from ._compiled import refuse_compiled
 from ._demand import BYTES_MIN, Demand
-from ._devices import device_of
+from ._devices import Device, device_of
 from ._hooks import mode_of, replace
 from ._meter import Meter
 from ._step import bytes_of, storage_of, tensors_of
@@ -158,8 +158,10 @@ class Graph:
     fixed_bytes: the most bytes at a time of tensors that cannot leave. plain_bytes: the most of all
     tensors at a time, if none leaves. whole: the step in the JSON mapping of graph.proto. movable: the
     same without what cannot leave; plans are made of it. calls, managed (number -> Managed), lingering:
-    what a replay follows.
+    what a replay follows. device: _devices.Device of its tensors, of which a file does not tell.
     """
+
+    device = Device(torch.device("cpu"))
 
     fixed_bytes: int
     plain_bytes: int
@@ -168,7 +170,7 @@ class Graph:
 
     def __init__(self, recorder: "StepRecorder", demand: Demand, fixed_bytes: int, plain_bytes: int,
                  whole: dict[str, Any] | None = None) -> None:
-        self.whole = whole
+        self.whole, self.device = whole, demand.device
         self.fixed_bytes, self.plain_bytes = fixed_bytes, plain_bytes
         self.movable = recorder.graph(_movable(recorder.present, demand))
         self.managed = {storage.number: Managed(int(entry["bytes"]), entry["id"], entry["name"],

@@ -237,6 +237,32 @@ class Pool:
         finally:
             lib.ho_free(self.handle, memory)
 
+    def measure_device(self, device, size, times=3):
+        """Moves `size` bytes from a device to the nodes that values go to first, and back. Returns (put, get) in
+        bytes/s, the best of all. device: _devices.Device."""
+        storage = device.new_storage(size)
+
+        def take(_, size):
+            device.resize(storage, size)
+            return storage.data_ptr()
+
+        runtime = Runtime(self, take, lambda _: device.resize(storage, 0), 1, device)
+        try:
+            held = runtime.declare(size)
+
+            def took(move):
+                begun = time.perf_counter()
+                move(held)
+                return time.perf_counter() - begun
+
+            best = [float("inf")] * 2
+            for _ in range(1 + times):  # the first one also takes memory in the pool
+                runtime.adopt(held, storage.data_ptr())
+                best = [min(pair) for pair in zip(best, (took(runtime.evict), took(runtime.fetch)))]
+            return tuple(size / seconds for seconds in best)
+        finally:
+            runtime.close()
+
     def close(self):
         """Gives back all that the job holds in the pool."""
         handle, self.handle = self.handle, None

@@ -120,7 +120,8 @@ def plan_of(graph, budget_bytes, hardware, pool, copies, address=None):
     if budget_bytes <= graph.fixed_bytes:
         raise MemoryError(f"the budget of {budget_bytes} bytes is below the {graph.fixed_bytes} bytes "
                           "of what cannot leave the device")
-    schedule, page = schedule_of(graph.movable, budget_bytes - graph.fixed_bytes, hardware, pool, copies)
+    schedule, page = schedule_of(graph.movable, budget_bytes - graph.fixed_bytes, hardware, pool, copies,
+                                 graph.device)
     return Plan(graph, budget_bytes, schedule, page, address, copies)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from . import _library
+from ._analyze import room_to_measure
 from ._collectives import watch_hidden
 from ._compiled import refuse_compiled
 from ._demand import Demand
@@ -326,6 +327,8 @@ class Run:
 
     def _plan(self, graph):
         """Makes a plan of a recorded step, and a replay of it."""
+        if self._device.is_accelerator:
+            self._demand.room(room_to_measure(self._limit()))
         plan = plan_of(graph, self._limit(), self._hardware, self._pool, self._copies_now())
         self._page = plan.page
         present = {number: self._recorder.present[number] for number, each in graph.managed.items()

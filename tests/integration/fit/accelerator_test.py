@@ -29,7 +29,7 @@ import hyperoffload  # noqa: E402
 import random_test  # noqa: E402
 import torch_device  # noqa: E402
 from fit_test import LENGTH, WORDS  # noqa: E402
-from hyperoffload import _devices, _script  # noqa: E402
+from hyperoffload import _devices, _library, _script  # noqa: E402
 
 # Small tensors, and what the allocator rounds up, come to the budget.
 ALLOWED = 1.04
@@ -372,6 +372,17 @@ class Accelerator(support.WithDaemon):
                      lambda: hyperoffload.record(lambda: None, model, optimizer)):
             with self.assertRaisesRegex(ValueError, "0.weight of the model is on cpu, and 1.weight is on privateuseone"):
                 call()
+
+    def test_the_link_is_measured_from_the_device(self):
+        with mock.patch.object(_library.Pool, "measure_device", autospec=True,
+                               side_effect=_library.Pool.measure_device) as measured, \
+                mock.patch.object(_library.Pool, "measure", side_effect=AssertionError):
+            script = Script().fit(self.pool, 4)
+        self.assert_planned(script, 2)
+        (_, device, size), _ = measured.call_args
+        self.assertEqual((device.where.type, measured.call_count), (torch_device.NAME, 1))
+        self.assertGreater(size, 1 << 20)
+        self.assertEqual(torch_device.violations(), "")
 
     def test_a_node_is_lost_in_the_middle_of_a_step(self):
         plain = Script().train(8)
