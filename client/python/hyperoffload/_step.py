@@ -1,5 +1,7 @@
 """What a recorded step consists of: alias sets, calls, and the ops that they are in the graph."""
 
+import functools
+
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -61,15 +63,26 @@ def arguments_of(function, args, kwargs):
         yield argument, args[place] if place < len(args) else kwargs.get(argument.name)
 
 
+@functools.lru_cache(maxsize=None)
+def _written_by(function):
+    """Name -> place, of the arguments that a function always writes to, and of those that it does in
+    training."""
+    arguments, received = function._schema.arguments, _received(function)
+    always = {argument.name: place for place, argument in enumerate(arguments)
+              if argument.name == received
+              or (argument.alias_info is not None and argument.alias_info.is_write)}
+    trains = "backward" not in function.__name__ and any(each.name in _TRAINING for each in arguments)
+    return always, {argument.name: place for place, argument in enumerate(arguments)
+                    if trains and argument.name in _RUNNING}
+
+
 def written_names(function, args, kwargs):
-    """Names of the arguments that a call writes to."""
-    trains = "backward" not in function.__name__ and any(
-        argument.name in _TRAINING and value
-        for argument, value in arguments_of(function, args, kwargs))
-    received = _received(function)
-    return {argument.name for argument in function._schema.arguments
-            if (argument.alias_info is not None and argument.alias_info.is_write)
-            or (trains and argument.name in _RUNNING) or argument.name == received}
+    """Name -> place, of the arguments that a call writes to."""
+    always, in_training = _written_by(function)
+    if in_training and any(argument.name in _TRAINING and value
+                           for argument, value in arguments_of(function, args, kwargs)):
+        return {**always, **in_training}
+    return always
 
 
 def namespace_of(function):
@@ -88,9 +101,8 @@ def written_in(function, args, kwargs):
     """The tensors to whose memory a call writes."""
     if function.__name__.startswith("set_."):
         return []  # it gives a tensor other memory
-    names = written_names(function, args, kwargs)
-    return [tensor for argument, value in arguments_of(function, args, kwargs)
-            if argument.name in names for tensor, _ in tensors_in(value)] if names else []
+    return [tensor for name, place in written_names(function, args, kwargs).items()
+            for tensor, _ in tensors_in(args[place] if place < len(args) else kwargs.get(name))]
 
 
 # Operators on lists of tensors that treat each index of their lists on its own. The last are of GradScaler.
