@@ -12,7 +12,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from . import _library
 from ._collectives import communicates, is_point_to_point, wait_for, works_in
-from ._meter import Meter
+from ._meter import Meter, gone_of
 from ._step import (list_length, new_bytes_of, split, storage_of, tensors_in, tensors_of,
                     written_in)
 
@@ -201,7 +201,7 @@ class Demand:
 
     def _sweep(self):
         self.meter.sweep()
-        for address in [a for a, loose in self._loose.items() if loose.reference.expired()]:
+        for address in gone_of(self._loose):
             self._give_back(self._loose.pop(address))
             self.away.discard(address)
 

@@ -1,6 +1,13 @@
 """Counts the bytes of tensor storages that a job holds at a time."""
 
+import torch
 from torch.multiprocessing.reductions import StorageWeakRef
+
+
+def gone_of(addresses):
+    """Those of the addresses of storage objects, to which weak references exist, that are gone."""
+    expired = torch.UntypedStorage._expired
+    return [address for address in addresses if expired(address)]
 
 
 class Meter:
@@ -58,7 +65,7 @@ class Meter:
 
     def sweep(self):
         """Forgets storages that are gone."""
-        for address in [a for a, known in self._known.items() if known[0].expired()]:
+        for address in gone_of(self._known):
             _, size, plain = self._known.pop(address)
             self.bytes -= size
             self.plain_bytes -= plain
