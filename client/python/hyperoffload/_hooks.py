@@ -8,6 +8,7 @@ import types
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ._dispatch import shorten
 from ._interrupts import Guard
 from ._library import Error
 from ._step import tensors_of
@@ -40,6 +41,11 @@ class Mode(TorchDispatchMode):
         self._explain = explain
         self._guard = guard or Guard()
         self._forks = _forks
+
+    def __enter__(self):
+        super().__enter__()
+        shorten()
+        return self
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         # A composite operator has no schema; its parts come here too. A DataLoader's worker that was

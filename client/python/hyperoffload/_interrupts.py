@@ -11,8 +11,10 @@ import threading
 
 import torch.utils._python_dispatch
 
+from . import _dispatch
+
 # PyTorch's own books, of dispatch modes, which an exception in the midst of them leaves wrong.
-_DISPATCH = torch.utils._python_dispatch.__file__
+_DISPATCH = (torch.utils._python_dispatch.__file__, _dispatch.__file__)
 _FRAMES_MAX = 6  # from there to what it calls
 
 
@@ -20,7 +22,7 @@ def _in_dispatch(frame):
     for _ in range(_FRAMES_MAX):
         if frame is None:
             return False
-        if frame.f_code.co_filename == _DISPATCH:
+        if frame.f_code.co_filename in _DISPATCH:
             return True
         frame = frame.f_back
     return False
