@@ -17,7 +17,7 @@ from ._demand import BYTES_MIN, Demand
 from ._devices import Device, device_of
 from ._hooks import mode_of, replace
 from ._meter import Meter
-from ._step import bytes_of, storage_of, tensors_of
+from ._step import bytes_of, returns_operands, storage_of, takes_lists, tensors_of
 from .recorder import Recorder
 
 # What the script holds for at most so many calls after its last use counts until then. What it holds
@@ -33,6 +33,8 @@ class Part:
     that nothing in the step needs afterwards. others: whether it writes storages that are not managed.
     """
 
+    __slots__ = ("place", "outputs", "writes", "ends", "others")
+
     def __init__(self, place, outputs, writes, ends, others):
         self.place, self.outputs, self.writes, self.ends = place, outputs, writes, ends
         self.others = others
@@ -41,11 +43,19 @@ class Part:
 class Call:
     """A call of the recorded step. grad: whether gradients were enabled, which evaluation disables.
     inputs: numbers of the managed storages that it takes, None for others. shapes: shapes_of() them.
-    optional: a step can do without it."""
+    optional: a step can do without it. is_simple: all its tensors are arguments by place, and no other
+    thread works on them. makes_nothing: what it returns is managed memory of what it takes."""
+
+    __slots__ = ("function", "grad", "inputs", "parts", "shapes", "optional", "communicates", "is_simple",
+                 "makes_nothing")
 
     def __init__(self, function, grad, inputs, shapes, parts, optional=False):
         self.function, self.grad, self.inputs, self.parts = function, grad, inputs, parts
         self.shapes, self.optional = shapes, optional
+        self.communicates = communicates(function)
+        self.is_simple = len(parts) == 1 and not (self.communicates or takes_lists(function))
+        self.makes_nothing = self.is_simple and returns_operands(function) and all(
+            number is not None and number in inputs for number in parts[0].outputs)
 
     def is_plain(self):
         """It is nothing to the plan, so that it can be between steps as well."""

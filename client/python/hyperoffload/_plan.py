@@ -67,7 +67,7 @@ class Plan:
                 "managed": {number: vars(each) for number, each in graph.managed.items()},
                 "calls": [[str(call.function), call.grad, call.inputs,
                            [[list(shape), str(dtype).split(".")[-1]] for shape, dtype in call.shapes],
-                           [list(vars(part).values()) for part in call.parts], call.optional]
+                           [[getattr(part, each) for each in Part.__slots__] for part in call.parts], call.optional]
                           for call in graph.calls]}
         with open(path, "w", encoding="utf-8") as out:
             json.dump(text, out)

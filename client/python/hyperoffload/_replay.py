@@ -20,20 +20,15 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from . import _library
 from ._beside import Beside
-from ._collectives import communicates
 from ._plans import signature_of
 from ._script import where
-from ._step import split, storage_of, tensors_in, tensors_of
+from ._step import memory_of, split, storage_of, tensors_in, tensors_of
 
 
 class State(enum.Enum):
     BETWEEN = "between steps"
     IN_STEP = "in a step"
     DEPARTED = "departed"
-
-
-class _Other(Exception):
-    """A call returned other storages than in the recorded step."""
 
 
 def steps_calls(graph):
@@ -106,6 +101,11 @@ class Replay:
 
     def call(self, function, args, kwargs):
         """Runs a call below autograd."""
+        if self.state is State.IN_STEP and self._at < len(self._calls):
+            call = self._calls[self._at]
+            if call.function is function and call.is_simple and self._is_next(call, args):
+                self._at += 1
+                return self._part(call, call.parts[0], args, kwargs)
         tensors = tensors_of(args, kwargs)
         if self.state is State.IN_STEP:
             call = self._next(function, tensors)
@@ -127,6 +127,20 @@ class Replay:
     def begins_with(self, function, tensors):
         """Whether a step of the plan begins with such a call, shapes apart."""
         return self._find(0, function, tensors) is not None
+
+    def _is_next(self, call, args):
+        """Whether a simple call is the step's next one, with all that it takes on the device: most are."""
+        number, wanted, away, at = self._number, call.inputs, self._demand.away, 0
+        try:
+            for value in args:
+                if isinstance(value, torch.Tensor):
+                    address = memory_of(value)._cdata
+                    if number.get(address) != wanted[at] or address in away:
+                        return False
+                    at += 1
+        except (IndexError, NotImplementedError, RuntimeError):  # more tensors; one without memory
+            return False
+        return at == len(wanted) and call.grad == torch.is_grad_enabled() and not self._beside.calls
 
     def _next(self, function, tensors):
         """The step's next call, if this is it; else None."""
@@ -174,15 +188,14 @@ class Replay:
         if self._beside.calls:
             self._goes_on()
         self._at += 1
-        if self._demand.away:
-            self._demand.bring([tensor for tensor, number in zip(tensors, call.inputs)
-                                if number is None])
         count = len(call.parts)
         if count == 1:
+            self._bring(tensors)
             return self._part(call, call.parts[0], args, kwargs)
         results = []
         for part, (own, named) in zip(call.parts, split(args, kwargs, count)):
             if self.state is State.IN_STEP:
+                self._bring(tensors_of(own, named))
                 result = self._part(call, part, own, named)
             else:  # an index before this one departed
                 result = self._demand.run(call.function, tensors_of(own, named), own, named)
@@ -194,15 +207,17 @@ class Replay:
         """Waits for the operands of a call. Storages leave for them and for what it returns, if the
         plan does not know them, such as gradients after their last use."""
         demand = self._demand
-        refuses = demand.refuses
-        if refuses:
-            demand.pending = 0
+        refuses = evicts = False
+        if demand.refuses:
+            pending = 0
             for number in part.writes:
                 if number not in self._kept:
-                    demand.pending += self._bytes[number]
-            refuses = bool(demand.short) or demand.meter.bytes + demand.pending > demand.limit()
+                    pending += self._bytes[number]
+            demand.pending = pending
+            refuses = bool(demand.short) or self._meter.bytes + pending > demand.limit()
         while True:
             if refuses:
+                evicts = True
                 short = sum(demand.short.values())
                 demand.short.clear()
                 demand.refuses = demand.room(demand.pending + short)
@@ -213,33 +228,31 @@ class Replay:
                 if error.name != "exhausted" or not demand.refuses:
                     raise
                 refuses = True
-        if demand.away:  # what left for them may be what the call takes
-            demand.bring([tensor for tensor in tensors_of(args, kwargs)
-                          if self._number_of(tensor) is None])
+        if evicts:  # what left for them may be what the call takes
+            self._bring(tensors_of(args, kwargs))
+
+    def _bring(self, tensors):
+        """Brings what a call takes and the plan does not move."""
+        if self._demand.away:
+            self._demand.bring([tensor for tensor in tensors if self._number_of(tensor) is None])
 
     def _part(self, call, part, args, kwargs):
         if part.place is None:
             result = call.function(*args, **kwargs)
         else:
-            self._end_op()
+            if self._ended is not None:
+                self._end_op()
             self._before(part, args, kwargs)
-            made = [number for number in part.writes
-                    if number in self._kept and self._kept[number].nbytes() == 0]
-            self._op = (part, made)
-            for number in made:
-                self._demand.device.resize(self._kept[number], self._bytes[number])
-                self._meter.see(self._kept[number])
+            self._op = (part, self._made(part) if part.writes else ())
             try:
                 result = call.function(*args, **kwargs)
             except BaseException:
                 self.depart(f"{call.function} raised an exception")
                 raise
             self._op = (part, ())
-        if communicates(call.function):
+        if call.communicates:
             self._demand.hand_over(call.function, tensors_of(args, kwargs), result, part.place is not None)
-        try:
-            self._name_outputs(part, result)
-        except _Other:
+        if not (call.makes_nothing or self._names_outputs(part.outputs, result)):
             self._at -= 1  # this call was another one
             self.depart(f"{call.function} returned other storages than recorded")
             self._note(call.function, tensors_of(args, kwargs))
@@ -250,6 +263,15 @@ class Replay:
             return result
         self._op_ran(part)
         return result
+
+    def _made(self, part):
+        """Gives memory to what a call writes as a whole, and is away. Returns the numbers."""
+        made = [number for number in part.writes
+                if number in self._kept and self._kept[number].nbytes() == 0]
+        for number in made:
+            self._demand.device.resize(self._kept[number], self._bytes[number])
+            self._meter.see(self._kept[number])
+        return made
 
     def _op_ran(self, part):
         """An op of the plan has run: its outputs have names by now."""
@@ -273,34 +295,35 @@ class Replay:
         """The plan learns that an op has ended when the next one begins: until then PyTorch may hold
         its operands, and what the plan brings next has no room."""
         if self._ended is not None:
-            self._demand.settle()
+            if self._demand.works:
+                self._demand.settle()
             place, self._ended = self._ended, None
             self._plan.after(place)
 
-    def _name_outputs(self, part, result):
-        """Finds the storages that a call has made."""
+    def _names_outputs(self, outputs, result):
+        """Finds the storages that a call has made. Returns whether they are as in the recorded step."""
         tensors = ((result,) if isinstance(result, torch.Tensor) and not result.is_sparse
                    else [tensor for tensor, _ in tensors_in(result)])
-        if len(tensors) != len(part.outputs):
-            raise _Other
-        other = False
-        for tensor, number in zip(tensors, part.outputs):
+        if len(tensors) != len(outputs):
+            return False
+        same = True
+        for tensor, number in zip(tensors, outputs):
             storage = storage_of(tensor)
             if storage is None:
                 continue
-            known = self._number.get(storage._cdata)
+            address = storage._cdata
+            known = self._number.get(address)
             if number is not None and known == number:
                 continue
             self._meter.see(storage)
             if number is None:
                 continue
             if known is not None or storage.nbytes() != self._bytes[number] or number in self._kept:
-                other = True
+                same = False
                 continue
-            self._number[storage._cdata] = number
+            self._number[address] = number
             self._kept[number] = storage
-        if other:
-            raise _Other
+        return same
 
     def _wrote(self, number):
         """A storage's value changed: what its home holds is out of date."""

@@ -11,10 +11,14 @@ _TRAINING = {"training", "train", "use_input_stats"}
 _IS_2X = hasattr(torch.Tensor, "untyped_storage")
 
 
+# The untyped storage of a tensor. Raises NotImplementedError or RuntimeError if it has no memory.
+memory_of = torch.Tensor.untyped_storage if _IS_2X else torch.Tensor._storage
+
+
 def storage_of(tensor):
     """Returns the untyped storage of a tensor, or None if it has no memory (sparse, meta, fake)."""
     try:
-        return tensor.untyped_storage() if _IS_2X else tensor._storage()
+        return memory_of(tensor)
     except (NotImplementedError, RuntimeError):
         return None
 
@@ -103,6 +107,20 @@ def written_in(function, args, kwargs):
         return []  # it gives a tensor other memory
     return [tensor for name, place in written_names(function, args, kwargs).items()
             for tensor, _ in tensors_in(args[place] if place < len(args) else kwargs.get(name))]
+
+
+@functools.lru_cache(maxsize=None)
+def takes_lists(function):
+    """Whether a function may take tensors in lists, or by name."""
+    return any("Tensor" in str(argument.type) and (argument.kwarg_only or "List" in str(argument.type))
+               for argument in function._schema.arguments)
+
+
+@functools.lru_cache(maxsize=None)
+def returns_operands(function):
+    """Whether all that a function returns has memory of what it takes: views, and results in place."""
+    return not function.__name__.startswith("set_.") and all(
+        each.alias_info is not None for each in function._schema.returns)
 
 
 # Operators on lists of tensors that treat each index of their lists on its own. The last are of GradScaler.
