@@ -158,6 +158,15 @@ def _without_memory(value):
     return value
 
 
+@functools.lru_cache(maxsize=None)
+def _makes_tensors(function):
+    """Whether a function may return tensors with memory of their own."""
+    if namespace_of(function) == "c10d":
+        return False  # it returns what it takes; a process group is not to be asked without memory
+    return any(each.alias_info is None and "Tensor" in str(each.type)
+               for each in function._schema.returns)
+
+
 def new_bytes_of(function, tensors, args, kwargs, device):
     """Bytes of the storages that a call is going to return, on a torch.device.
 
@@ -165,11 +174,8 @@ def new_bytes_of(function, tensors, args, kwargs, device):
     """
     if kwargs.get("device") is not None and kwargs["device"].type != device.type:
         return 0  # a copy to elsewhere
-    returns = function._schema.returns
-    if all(each.alias_info is not None or "Tensor" not in str(each.type) for each in returns):
+    if not _makes_tensors(function):
         return 0
-    if namespace_of(function) == "c10d":
-        return 0  # it returns what it takes; a process group is not to be asked without memory
     named = {key: _without_memory(value) for key, value in kwargs.items()}
     if any(argument.name == "device" for argument in function._schema.arguments):
         named["device"] = torch.device("meta")
