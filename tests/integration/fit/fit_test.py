@@ -15,6 +15,7 @@ import support  # first: it finds PyTorch and the package
 import torch
 import torch.utils.checkpoint
 from torch import save as save_imported
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import hyperoffload
 
@@ -88,6 +89,24 @@ class Script:
                               replan=replan) as self.run:
             self.train(steps)
         return self
+
+
+class Counted(TorchDispatchMode):
+    calls = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.calls += 1
+        return function(*args, **(kwargs or {}))
+
+
+class Watched(Script):
+    """A mode of its own sees the calls of forward."""
+
+    def loss(self, step):
+        with Counted() as mode:
+            loss = super().loss(step)
+        self.calls = mode.calls
+        return loss
 
 
 class Autocast(Script):
@@ -188,6 +207,17 @@ class Fit(support.WithDaemon):
                 stats = ours.run.stats()
                 self.assertEqual(stats["planned_steps"], 3, ours.run.summary())
                 self.assertLessEqual(stats["peak_allocated_bytes"], 1.02 * stats["budget_bytes"])
+
+    def test_dispatch_modes_of_the_script_see_its_calls(self):
+        plain = Watched().train(6)
+        ours = Watched().fit(self.pool, 6)
+        with Counted() as around:
+            within = Watched().fit(self.pool, 6)
+        for script in (ours, within):
+            self.assert_same(plain, script)
+            self.assertEqual(script.calls, plain.calls)
+            self.assertEqual(script.run.stats()["planned_steps"], 4)
+        self.assertGreater(around.calls, plain.calls)
 
     def test_evaluation_and_checkpoints_between_steps(self):
         def between(script, step):
