@@ -53,7 +53,7 @@ def schedule_of(graph, budget_bytes, hardware, pool, copies, device):
 
 def room_to_measure(budget_bytes):
     """Bytes of an accelerator's memory that measuring takes, while a plan is made for so many."""
-    return min(_MEASURED_BYTES, budget_bytes // 2)
+    return max(4096, min(_MEASURED_BYTES, budget_bytes // 2))
 
 
 def _measured(graph, pool, device, budget_bytes):

@@ -90,6 +90,9 @@ class Cuda(Device):
         return torch.cuda.max_memory_reserved(self.where)
 
     def keep_stream(self, stack, allowed):
+        if torch.cuda.current_stream(self.where).cuda_stream != self.stream:
+            raise RuntimeError("another stream is current than when the run was made: call fit() within torch.cuda.stream()")
+
         def refuse(original, stream):
             if stream is None or stream.cuda_stream == self.stream or stream.device != self.where or allowed():
                 return original(stream)

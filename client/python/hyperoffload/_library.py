@@ -240,10 +240,16 @@ class Pool:
     def measure_device(self, device, size, times=3):
         """Moves `size` bytes from a device to the nodes that values go to first, and back. Returns (put, get) in
         bytes/s, the best of all. device: _devices.Device."""
-        storage = device.new_storage(size)
+        try:
+            storage = device.new_storage(size)
+        except RuntimeError as error:  # no memory on the device
+            raise Error("exhausted", f"measuring the link takes {size} bytes of the device: {error}") from error
 
         def take(_, size):
-            device.resize(storage, size)
+            try:
+                device.resize(storage, size)
+            except RuntimeError:
+                return None
             return storage.data_ptr()
 
         runtime = Runtime(self, take, lambda _: device.resize(storage, 0), 1, device)

@@ -25,7 +25,9 @@ def _storages_in(value, pickle_module, protocol):
     def persistent_id(each):
         if not (isinstance(each, torch.storage.TypedStorage) or torch.is_storage(each)):
             return None
-        untyped = getattr(each, "_untyped_storage", None) or getattr(each, "_storage", each)
+        untyped = getattr(each, "_untyped_storage", None)
+        if untyped is None:
+            untyped = getattr(each, "_storage", each)
         found[untyped._cdata] = untyped
         return "a storage"
 
@@ -57,39 +59,50 @@ def bring_all(model, optimizer, demand, say):
             demand.bring([*model.parameters(), *model.buffers()])  # first, for there may be no room for all
             if demand.try_pause():
                 return
-            moved = _states_to_processor(optimizer, demand)
+            moved = _states_to_processor(model, optimizer, demand)
             say(f"the optimizer's states ({moved / 2**20:.0f} MiB) are on the CPU: {demand.device.where} has no room "
                 "for all values at a time")
         demand.pause()
 
 
-def _states_to_processor(optimizer, demand):
-    """Replaces an optimizer's states by copies on the CPU, one by one. Returns their bytes."""
-    moved = 0
+def _states_to_processor(model, optimizer, demand):
+    """Replaces an optimizer's states by copies on the CPU, those of one storage at a time, except for what the model
+    has, too. Returns their bytes."""
+    of_model = {storage_of(tensor)._cdata for tensor in (*model.parameters(), *model.buffers())}
+    by_storage = {}
     for state in optimizer.state.values():
-        for name, value in state.items():
+        for name, value in state.items() if isinstance(state, dict) else ():
             if isinstance(value, torch.Tensor) and value.device == demand.device.where:
-                demand.bring([value])
-                state[name] = value.cpu()
-                demand.leave_out(storage_of(value))
-                moved += value.numel() * value.element_size()
+                storage = storage_of(value)
+                if storage is not None and storage._cdata not in of_model:
+                    by_storage.setdefault(storage._cdata, (storage, []))[1].append((state, name, value))
+    moved = 0
+    for storage, uses in by_storage.values():
+        demand.bring([value for _, _, value in uses])
+        for state, name, value in uses:
+            state[name] = value.cpu()
+            moved += value.numel() * value.element_size()
+        demand.leave_out(storage)
     return moved
 
 
 def watch_saves(stack, demand, guard, leave_step):
     """Stands before torch.save() until `stack` ends. leave_step(cause) ends the plan's part in a step."""
     def save(original, value, file, pickle_module, protocol, *others, **named):
-        with guard:
-            storages = [storage for storage in _storages_in(value, pickle_module, protocol)
-                        if storage.device == demand.device.where]
-            if storages:
-                leave_step("torch.save() within a step")
-            with _all_fits(demand.device):
-                demand.hold(storages)
+        is_held = False
         try:
+            with guard:  # Ctrl-C comes up at its end
+                storages = [storage for storage in _storages_in(value, pickle_module, protocol)
+                            if storage.device == demand.device.where]
+                if storages:
+                    leave_step("torch.save() within a step")
+                with _all_fits(demand.device):
+                    demand.hold(storages)
+                is_held = True
             return original(value, file, pickle_module, protocol, *others, **named)
         finally:
-            demand.release()
+            if is_held:
+                demand.release()
 
     for name in _SAVES:
         replace(stack, torch.serialization, name, save)
