@@ -7,12 +7,14 @@
 #include <mutex>
 #include <set>
 #include <span>
+#include <system_error>
 #include <thread>
 #include <utility>
 
 #include "common/base/check.hpp"
 #include "common/base/checksum.hpp"
 #include "common/base/log.hpp"
+#include "common/base/signals.hpp"
 
 namespace ho::client {
 
@@ -25,8 +27,8 @@ constexpr Duration kPatienceLost = std::chrono::milliseconds(100);
 constexpr std::uint32_t kMissesMax = 3;
 constexpr std::uint32_t kPatientReads = 8;
 constexpr Duration kPause = std::chrono::milliseconds(1);
-/// Tensors go in so many groups at most, and in fewer where one would have less. Each group costs
-/// some requests.
+/// Tensors go in so many groups at most, and in fewer where one would have less, or less than a
+/// segment: each group costs some requests, and each of its steps a segment of the pool at least.
 constexpr std::uint64_t kGroupsMax = 8;
 constexpr std::uint64_t kGroupBytesMin = std::uint64_t{4} << 20U;
 /// Groups on their way at a time: what one waits for, another moves. Ranks begin groups in the same
@@ -61,10 +63,11 @@ std::uint64_t bytes_of(const ObjectTensor& tensor) {
 }
 
 /// Where each group of successive tensors ends.
-std::vector<std::size_t> ends_of_groups(const std::vector<ObjectTensor>& tensors) {
+std::vector<std::size_t> ends_of_groups(const std::vector<ObjectTensor>& tensors,
+                                        std::uint64_t segment_bytes) {
   std::uint64_t left = 0;
   for (const ObjectTensor& tensor : tensors) left += bytes_of(tensor);
-  const std::uint64_t least = std::max(kGroupBytesMin, left / kGroupsMax);
+  const std::uint64_t least = std::max({kGroupBytesMin, segment_bytes, left / kGroupsMax});
   std::vector<std::size_t> out;
   std::uint64_t bytes = 0;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -137,7 +140,7 @@ Result<void> Relays::prepare() {
     }
   }
   HO_CHECK(tensors.size() == reader.tensors.size());
-  const std::vector<std::size_t> ends = ends_of_groups(tensors);
+  const std::vector<std::size_t> ends = ends_of_groups(tensors, whole_.segment_bytes());
   // Each thread keeps to its part of the link.
   const std::uint64_t threads = std::min(ends.size(), kThreads);
   const std::uint64_t link =
@@ -265,7 +268,17 @@ Result<void> Relays::try_read() {
     }
   };
   std::vector<std::thread> others;
-  for (std::size_t i = 1; i < std::min(groups_.size(), kThreads); ++i) others.emplace_back(work);
+  {
+    // Signals of the host program must not run on these threads.
+    const SignalsBlocked blocked;
+    try {
+      for (std::size_t i = 1; i < std::min(groups_.size(), kThreads); ++i) {
+        others.emplace_back(work);
+      }
+    } catch (const std::system_error&) {
+      // The system gives no thread: this one takes all groups that are left.
+    }
+  }
   work();
   for (std::thread& one : others) one.join();
   return outcome;

@@ -24,6 +24,8 @@ namespace ho::client {
 ///                                     this rank has -> acquire what all ranks of the step have ->
 ///                                     read the others' parts
 ///
+/// All ranks want the same tensors in the same order, since groups are made of them.
+///
 /// The ranks read the same versions in the same order. A rank that others wait for in vain costs
 /// them the wait, and they read the whole from the publisher. Relays are objects like any other,
 /// with checksums of their own.

@@ -155,6 +155,8 @@ Result<void> Subscriber::open(const Version& version) {
   }
   version_ = first.id.version;
   identity_ = identity_of(version);
+  const NodeSession& first_node = pool_.nodes()[version.front().node.value()];
+  segment_bytes_ = first_node.control()->hello().segment_bytes;
   // A publisher that began anew has other memory.
   release_arenas([this](const Arena& arena) {
     return std::none_of(held_.begin(), held_.end(),

@@ -81,6 +81,9 @@ class Subscriber {
   /// Equal for all who have the same bytes open, and another one where the open version's number
   /// was published again. @pre version() is not 0
   [[nodiscard]] std::uint64_t identity() const { return identity_; }
+  /// Segments of the node that has the object's first part: for all readers the same. @pre
+  /// version() is not 0
+  [[nodiscard]] std::uint64_t segment_bytes() const { return segment_bytes_; }
   [[nodiscard]] const Options& options() const { return options_; }
   [[nodiscard]] const layout::Mesh& reader_mesh() const { return reader_mesh_; }
   /// A wanted tensor's, registered.
@@ -138,6 +141,7 @@ class Subscriber {
   std::map<std::size_t, Held> held_;  ///< by position
   std::uint64_t version_ = 0;
   std::uint64_t identity_ = 0;
+  std::uint64_t segment_bytes_ = 0;
   std::map<Segments, std::unique_ptr<Arena>> arenas_;  ///< attached
   /// Answers to what release_soon() has told nodes.
   std::vector<std::pair<NodeIndex, std::future<Result<void>>>> closing_;

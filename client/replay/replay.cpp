@@ -188,7 +188,11 @@ std::size_t Replay::ask_to_drop() {
   while (const auto detach = executor_.next_detach()) leaving_.push_back(*detach);
   std::size_t count = 0;
   std::erase_if(leaving_, [&](const ReadyOp& detach) {
-    const bool needed = detach.needed_at <= executor_.positions_ended_count();
+    // One that no op waits for holds back the step after next, as positions_until() says.
+    const std::uint64_t needed_at = detach.needed_at != kNeverNeeded
+                                        ? detach.needed_at
+                                        : (detach.instance.step + 2) * positions_;
+    const bool needed = needed_at <= executor_.positions_ended_count();
     if (free_flights_.empty() || (!needed && still_copied(detach))) return false;
     ask(HostedMemory::Ask::kDrop, open_flight(detach.instance, 0), detach.after);
     count += 1;
