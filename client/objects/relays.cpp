@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdio>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <span>
 #include <system_error>
@@ -286,7 +287,7 @@ Result<void> Relays::try_read() {
 
 /// Reads this rank's own part of a group, and with the others of each step what they have.
 Result<void> Relays::share(Group& group, bool again) {
-  if (auto ok = read(*group.first, Duration(0)); !ok) return ok;
+  if (auto ok = read(*group.first, Duration(0), identity_); !ok) return ok;
   const bool patient = missed_ < kMissesMax || missed_ % kPatientReads == 0;
   for (Step& step : group.steps) {
     if (auto ok = publish(step, again); !ok) return ok;
@@ -295,12 +296,11 @@ Result<void> Relays::share(Group& group, bool again) {
   return {};
 }
 
-/// Reads the version that is open.
-Result<void> Relays::read(Subscriber& from, Duration timeout) {
+/// Reads the version that is open. @param identity  it has to be the version of this one.
+Result<void> Relays::read(Subscriber& from, Duration timeout,
+                          std::optional<std::uint64_t> identity) {
   if (auto found = from.acquire({version_, version_}, timeout); !found) return found.error();
-  const bool own = std::any_of(groups_.begin(), groups_.end(),
-                               [&](const Group& group) { return group.first.get() == &from; });
-  const bool same = !own || from.identity() == identity_;
+  const bool same = !identity || from.identity() == *identity;
   auto done =
       same ? from.read() : Result<void>(Error(Errc::kNotFound, "the version was published again"));
   from.release_soon();

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -73,7 +74,8 @@ class Relays {
   [[nodiscard]] Result<void> prepare();
   [[nodiscard]] Result<Group> make_group(std::size_t begin, std::span<const ObjectTensor> tensors,
                                          std::uint64_t link_bytes_per_s);
-  [[nodiscard]] Result<void> read(Subscriber& from, Duration timeout);
+  [[nodiscard]] Result<void> read(Subscriber& from, Duration timeout,
+                                  std::optional<std::uint64_t> identity = {});
   [[nodiscard]] Result<Step> make_step(const RelayStep& plan, std::size_t number, std::size_t begin,
                                        std::uint64_t link_bytes_per_s);
   [[nodiscard]] Result<void> try_read();

@@ -74,10 +74,12 @@ typedef struct ho_object_options {
   /* Readers: axes of the mesh along which ranks have the same tiles, and share the work of reading
      them: each reads a part from the publisher, publishes it, and reads the rest from the others.
      "gpu" (one step), "node;gpu" (first along node, then along gpu) or "node,gpu" (both at once).
-     So a publisher sends each byte once. All ranks set the same `run`, read the same versions in
-     the same order, and close when all have read. A rank keeps its part of `versions` versions in
-     the pool. Where the others' parts do not come in 2 s a step, it reads all from the publisher.
-     The name has at most 223 bytes then. NULL or "": none. */
+     So a publisher sends each byte once. All ranks set the same `run`, want the same tensors in the
+     same order, read the same versions in the same order, and close when all have read. A rank
+     keeps its part of `versions` versions in the pool: for each step segments of its own, and so
+     for each of the up to 8 groups that tensors go in, which have at least a segment's bytes. Where
+     the others' parts do not come in 2 s a step, it reads all from the publisher. The name has at
+     most 223 bytes then. NULL or "": none. */
   const char* relay;
 } ho_object_options;
 
