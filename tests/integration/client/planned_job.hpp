@@ -11,8 +11,8 @@
 
 #include "common/base/prng.hpp"
 #include "common/schedule/schedule.hpp"
-#include "tests/support/cuda_device.hpp"
-#include "tests/support/device_heap.hpp"
+#include "tests/support/cuda/cuda_device.hpp"
+#include "tests/support/cuda/device_heap.hpp"
 #include "tests/support/host_memory.hpp"
 
 namespace ho::test {

@@ -1,4 +1,4 @@
-"""The test device (tests/support/torch_device.cpp): what a script on it needs of Python, and what tests ask."""
+"""The test device (tests/support/cuda/torch_device.cpp): what a script on it needs of Python, and what tests ask."""
 
 import ctypes
 import functools

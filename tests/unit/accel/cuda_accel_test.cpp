@@ -5,7 +5,7 @@
 #include <thread>
 #include <vector>
 
-#include "tests/support/fake_cuda.hpp"
+#include "tests/support/cuda/fake_cuda.hpp"
 #include "tests/unit/accel/rig.hpp"
 
 namespace {

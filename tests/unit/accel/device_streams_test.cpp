@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/base/prng.hpp"
-#include "tests/support/fake_cuda.hpp"
+#include "tests/support/cuda/fake_cuda.hpp"
 #include "tests/unit/accel/rig.hpp"
 
 namespace {

@@ -1,5 +1,5 @@
 // The stand-in for NVIDIA's driver finds each misuse that it is there to find.
-#include "tests/support/fake_cuda.hpp"
+#include "tests/support/cuda/fake_cuda.hpp"
 
 #include <sys/wait.h>
 #include <unistd.h>

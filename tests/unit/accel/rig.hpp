@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "client/accel/cuda/cuda_accel.hpp"
-#include "tests/support/cuda_device.hpp"
+#include "tests/support/cuda/cuda_device.hpp"
 
 namespace ho::test {
 

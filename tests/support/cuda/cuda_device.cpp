@@ -1,4 +1,4 @@
-#include "tests/support/cuda_device.hpp"
+#include "tests/support/cuda/cuda_device.hpp"
 
 #include <dlfcn.h>
 #include <sys/mman.h>
@@ -8,7 +8,7 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "tests/support/fake_cuda.hpp"
+#include "tests/support/cuda/fake_cuda.hpp"
 #include "tests/support/skip.hpp"
 
 namespace ho::test {

@@ -20,7 +20,7 @@
 #include <random>
 #include <vector>
 
-#include "tests/support/fake_cuda.hpp"
+#include "tests/support/cuda/fake_cuda.hpp"
 
 #define DEVICE_API extern "C" __attribute__((visibility("default")))
 

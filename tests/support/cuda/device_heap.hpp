@@ -6,7 +6,7 @@
 
 #include "common/base/check.hpp"
 #include "common/base/units.hpp"
-#include "tests/support/cuda_device.hpp"
+#include "tests/support/cuda/cuda_device.hpp"
 
 namespace ho::test {
 

@@ -3,7 +3,7 @@
 // nobody may touch. It keeps a list of uses that a real device would not order, or that would use
 // memory which is not there. Vector clocks find races between streams, also those that do not
 // happen. Length: one ABI, one file; it is a shared library of its own.
-#include "tests/support/fake_cuda.hpp"
+#include "tests/support/cuda/fake_cuda.hpp"
 
 #include <sys/mman.h>
 #include <unistd.h>
