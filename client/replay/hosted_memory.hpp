@@ -62,8 +62,11 @@ class HostedMemory {
   [[nodiscard]] std::optional<Answer> next_answer() {
     Answer answer;
     if (!answers_.pop(answer)) return std::nullopt;
+    answers_read_ += 1;
     return answer;
   }
+  /// Whether it has seen all answers so far. The job's thread waits meanwhile.
+  [[nodiscard]] bool answers_read() const { return answers_read_ == answered_; }
   /// Requests ever made.
   [[nodiscard]] std::uint64_t asked() const { return asked_; }
   /// Forgets requests and answers; the job's thread waits meanwhile.
@@ -84,6 +87,7 @@ class HostedMemory {
   void answer(const Answer& answer) {
     const bool posted = answers_.push(answer);
     HO_CHECK(posted);
+    answered_ += 1;
   }
 
  private:
@@ -97,6 +101,8 @@ class HostedMemory {
   CommandRing<Request> requests_;
   CommandRing<Answer> answers_;
   std::uint64_t asked_ = 0;
+  std::uint64_t answers_read_ = 0;
+  std::uint64_t answered_ = 0;  ///< the job's thread's own
 };
 
 }  // namespace ho::client

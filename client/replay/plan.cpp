@@ -299,8 +299,9 @@ void Plan::serve() {
       }
       continue;
     }
-    // A device that has failed fails the step, too.
-    if (streams_ != nullptr) (void)streams_->hold_job(request->after);
+    // So that the mark of memory that is taken next, which may be this, comes after copies from it.
+    // A device that has failed ends the run: the memory stays the plan's.
+    if (streams_ != nullptr && !streams_->hold_job(request->after)) continue;
     std::byte* const memory = hosted_->address(request->storage);
     set_address(request->storage, nullptr, Origin::kJob);
     if (memory != nullptr) runtime_.drop(*numbers_[request->storage.value()], memory);
@@ -417,7 +418,7 @@ Result<void> Plan::timeline(std::span<TimelineSpan> ops, std::span<TimelineSpan>
   const std::uint64_t step = *last_run_step_;
   const bool running = run_first_step_.load() != kNotRunning;
   const auto retired = [&] { return !running || active_.retired_steps.load() > step; };
-  if (auto ok = runtime_.wait_until(retired); !ok) return ok;
+  if (auto ok = runtime_.wait_until(retired, this); !ok) return ok;
   std::vector<Replay::Span> spans(cache_ops.size());
   std::vector<std::uint64_t> stalled(cache_ops.size(), 0);
   runtime_.pool().engine().call([&] {

@@ -301,6 +301,7 @@ void Replay::start(Mover& mover, std::uint32_t number) {
   transfer.urgency = Urgency::kScheduled + mover.progress() + positions_until(flight);
   const auto accepted = mover.start(transfer);
   HO_CHECK(accepted.ok());
+  flight.moves = true;
   in_flight_ += 1;
 }
 
@@ -367,9 +368,20 @@ bool Replay::at_rest(StorageIndex storage) const {
   });
 }
 
+bool Replay::arriving(StorageIndex storage) const {
+  const auto fills = [&](const Flight& flight) {
+    const Move& move = move_of(flight.instance);
+    return move.storage == storage && move.kind == CacheOpKind::kPrefetch;
+  };
+  return !hosted_->answers_read() || std::any_of(again_.begin(), again_.end(), fills) ||
+         std::any_of(flights_.begin(), flights_.end(),
+                     [&](const Flight& flight) { return flight.moves && fills(flight); });
+}
+
 void Replay::transfer_done(Mover& mover, const TransferDone& done, std::uint64_t now_ticks) {
   HO_CHECK(done.owner == owner_ && done.cookie < flights_.size() && in_flight_ > 0);
   const Flight flight = flights_[done.cookie];
+  flights_[done.cookie].moves = false;
   if (flight.registered) mover.unregister_memory(flight.handles);
   free_flights_.push_back(static_cast<std::uint32_t>(done.cookie));
   in_flight_ -= 1;

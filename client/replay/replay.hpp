@@ -178,6 +178,9 @@ class Replay {
 
   /// Whether no transfer or release of the storage is still to come before the next step begins.
   [[nodiscard]] bool at_rest(StorageIndex storage) const;
+  /// Whether a prefetch is filling the memory that the job has given for the storage. The job's
+  /// thread waits meanwhile.
+  [[nodiscard]] bool arriving(StorageIndex storage) const;
   /// Where a storage's latest value is, of one that is at rest, or after stop(). At the end of a
   /// stopped step a value that the rest of it would have overwritten unread has no place, unless it
   /// is on the device.
@@ -248,6 +251,7 @@ class Replay {
     std::uint8_t home = 0;         ///< 0 or 1: which of two homes it reads or writes
     bool yields = false;           ///< it may fail: another home has the value, or gets it
     bool registered = false;       ///< `handles` are its own
+    bool moves = false;            ///< the mover has it
     LocalHandles handles;
   };
   /// What an op does to a storage beyond reading it.
@@ -330,9 +334,8 @@ class Replay {
   std::vector<Flight> again_;           ///< transfers that failed, and begin again
   std::vector<ReadyOp> leaving_;        ///< detaches of hosted bytes that a device may still copy
   std::vector<std::uint64_t> version_;  ///< by storage: of its latest value; from 1 on
-  std::vector<std::uint64_t>
-      staged_version_;           ///< the one that its staging slot gets; 0: an old one
-  std::vector<Flight> flights_;  ///< by cookie
+  std::vector<std::uint64_t> staged_version_;  ///< by storage: in its slot; 0: an old one
+  std::vector<Flight> flights_;                ///< by cookie
   std::vector<std::uint32_t> free_flights_;
   std::vector<Times> times_;  ///< ring of steps x steady chunks
   std::optional<ReplayFailure> failure_;

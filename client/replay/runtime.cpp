@@ -278,7 +278,7 @@ Result<void> Runtime::end_run(const Plan* next) {
   });
   engine_.ring();
   const auto finished = [&] { return active_.state.load() == RunState::kFinished; };
-  if (auto ok = wait_until(finished); !ok) return ok;
+  if (auto ok = wait_until(finished, running_); !ok) return ok;
   return take_places();
 }
 

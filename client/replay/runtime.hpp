@@ -117,13 +117,14 @@ class Runtime {
   [[nodiscard]] Result<void> begin_step(Plan& plan);
   void end_step(Plan& plan);
   [[nodiscard]] Result<void> leave_step(Plan& plan);
-  /// Looks again whenever the transfer thread has news; serves what the plan that runs is asked.
-  /// @return kUnavailable: the runtime failed meanwhile.
+  /// Looks again whenever the transfer thread has news.
+  /// @param served  the plan, if one runs, whose requests to take and drop memory are answered
+  /// meanwhile. @return kUnavailable: the runtime failed meanwhile.
   template <typename Done>
-  [[nodiscard]] Result<void> wait_until(const Done& done) {
+  [[nodiscard]] Result<void> wait_until(const Done& done, Plan* served) {
     for (;;) {
       const std::uint32_t token = active_.changed.token();
-      if (running_ != nullptr) running_->serve();
+      if (served != nullptr) served->serve();
       if (done()) return {};
       if (auto ok = check_running(); !ok) return ok;
       active_.changed.wait(token, kLookAgain);

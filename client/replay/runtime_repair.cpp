@@ -50,13 +50,14 @@ void Runtime::report_copies() {
 /// All steps begun are at their end, and nothing moves.
 Result<void> Runtime::wait_at_rest() {
   if (running_ == nullptr) return {};
-  return wait_until([&] {
+  const auto at_rest = [&] {
     return engine_.call([&] {
       active_.take_in();
       const Executor& executor = running_->replay().executor();
       return executor.retired_steps() == executor.steps_begun() && running_->replay().settled();
     });
-  });
+  };
+  return wait_until(at_rest, running_);
 }
 
 bool Runtime::on_drained() const {

@@ -64,7 +64,7 @@ Result<void> Runtime::settle(StorageNumber number, HeldStorage& storage) {
       return true;
     });
   };
-  if (auto ok = wait_until(at_rest); !ok) return ok;
+  if (auto ok = wait_until(at_rest, running_); !ok) return ok;
   if (HostedMemory* const hosted = running_->replay().hosted()) {
     storage.address = hosted->address(*index);
   }
@@ -214,6 +214,15 @@ Result<void> Runtime::peek(StorageNumber number, std::span<std::byte> into) {
     return Error(Errc::kInvalidArgument, name + " has " + std::to_string((*storage)->bytes) +
                                              " bytes, room for " + std::to_string(into.size()));
   }
+  // What fills the storage's own memory has to end: it would write there while the job reads.
+  const bool own = in_step_->replay().hosted()->address(*index) == into.data();
+  const auto filled = [&] {
+    return engine_.call([&] {
+      active_.take_in();
+      return !active_.replay()->arriving(*index);
+    });
+  };
+  if (auto ok = own ? wait_until(filled, nullptr) : Result<void>(); !ok) return ok;
   HeldStorage seen;
   seen.name = name;
   seen.bytes = into.size();
@@ -226,9 +235,9 @@ Result<void> Runtime::peek(StorageNumber number, std::span<std::byte> into) {
     seen.home.second.offset_bytes.fill(seen.home.second.offset_bytes[parity]);
     seen.address = into.data();
     if (auto got = storages_->fetch(seen); !got) return moved_badly(got.error());
-    // Once its prefetch has ended, its home may get another storage's bytes.
+    // Once its prefetch has ended, a home that the plan shares may get another storage's bytes.
     seen.place = place_now(*index);
-    if (!seen.place.on_device) return {};
+    if (!seen.place.on_device || (*storage)->persistent) return {};
   }
   if (!seen.place.on_device) return no_value(seen);
   const std::byte* const memory = in_step_->replay().hosted()->address(*index);

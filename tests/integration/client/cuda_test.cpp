@@ -300,6 +300,43 @@ TEST_CASE("cuda: a look at a value within a step comes after the transfer that b
   CHECK(device->check() == "");
 }
 
+TEST_CASE("cuda: a look at a value that is on its way to the device finds it") {
+  TwoNodes nodes;
+  const PoolHandle pool = connect_pool(nodes.address(0), "local");
+  const auto device = CudaDevice::open(5, 500);
+  if (device == nullptr) return;
+  B b;
+  const auto x = b.storage("x", kBytes, B::kActivation);
+  const auto w = b.storage("w", kBytes, B::kWeight, 0);
+  b.op({B::write(x, kBytes)});
+  b.op({B::read(x, kBytes), B::update(w, 0)});
+  b.prefetch(w, 0, {.before = 1, .after_cache_ops = {B::previous(2)}});
+  b.store(w, 0, {.after = 1, .after_cache_ops = {B::same(0)}});
+  b.detach(w, 0, {.after_cache_ops = {B::same(1)}});
+  PlannedJob job(pool.get(), b.finish(), 1, *device, PlannedJob::Device::kHosted);
+  REQUIRE(job.error() == "");
+  REQUIRE(job.run(1) == HO_OK);
+  ho_storage weight = 0;
+  REQUIRE(ho_storage_of(job.plan(), 101, &weight) == HO_OK);
+  int on_the_way = 0;
+  std::vector<std::byte> value(kBytes);
+  for (int i = 0; i < 40; ++i) {
+    INFO("step " << i);
+    REQUIRE(ho_read(job.plan(), 101, value.data(), value.size()) == HO_OK);
+    REQUIRE(job.begin_step() == HO_OK);
+    REQUIRE(job.run_next(0) == HO_OK);
+    if (void* const there = ho_operand(job.plan(), 1, 101); there != nullptr) {
+      REQUIRE(ho_peek(job.runtime(), weight, there, kBytes) == HO_OK);
+      device->expect(static_cast<std::byte*>(there), value, "peeked");
+      on_the_way += 1;
+    }
+    REQUIRE(job.run_next(1) == HO_OK);
+    REQUIRE(job.end_step() == HO_OK);
+    CHECK(device->check() == "");
+  }
+  CHECK(on_the_way > 0);
+}
+
 TEST_CASE("cuda: a lost node's memory is unpinned while the job still holds its runtime") {
   TwoNodes nodes;
   const PoolHandle pool = connect_pool(nodes.address(0), "local");
