@@ -28,8 +28,8 @@ def schedule_of(graph, budget_bytes, hardware, pool, copies, device):
     """Returns (the schedule's bytes, the report's page) of a graph within `budget_bytes` of device memory,
     with `copies` homes of each value.
 
-    hardware: path of a hardware file; None: the link between `device` and the pool is measured. Raises MemoryError where
-    the budget cannot be met, RuntimeError where the command fails otherwise.
+    hardware: path of a hardware file; None: the link between `device` and the pool is measured. Raises
+    MemoryError where the budget cannot be met, RuntimeError where the command fails otherwise.
     """
     with tempfile.TemporaryDirectory(prefix="hyperoffload-") as name:
         folder = pathlib.Path(name)

@@ -11,9 +11,9 @@ from ._script import where
 class Device:
     """The processor, and what the other kinds have in common with it.
 
-    where: the torch.device. counted: the one of which alone storages count; None: those of all. kind, ordinal, stream, library: as ho_device_memory has them; the stream is the
-    one that is current when the object is made. is_accelerator: its work is queued, and backward() runs on
-    a thread of its own.
+    where: the torch.device. counted: the one of which alone storages count; None: those of all. kind,
+    ordinal, stream, library: as ho_device_memory has them; the stream is the one that is current when the
+    object is made. is_accelerator: its work is queued, and backward() runs on a thread of its own.
     """
 
     kind, ordinal, stream, library = 0, 0, None, None
@@ -91,7 +91,8 @@ class Cuda(Device):
 
     def keep_stream(self, stack, allowed):
         if torch.cuda.current_stream(self.where).cuda_stream != self.stream:
-            raise RuntimeError("another stream is current than when the run was made: call fit() within torch.cuda.stream()")
+            raise RuntimeError("another stream is current than when the run was made: make that stream current before "
+                               "fit()")
 
         def refuse(original, stream):
             if stream is None or stream.cuda_stream == self.stream or stream.device != self.where or allowed():

@@ -23,9 +23,11 @@ def fit(model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, device_memo
     an operator takes it. From then on tensors come and go by the plan of the second step. Results are
     the same bit for bit. Work that a step does now and then, as logging, runs beside the plan. A step that
     differs otherwise still runs, and what is away is brought when an operator takes it; `run.stats()`
-    counts both. After the block all values are on the device again.
+    counts both. After the block all values are on the device again; where it has no room for all, the
+    optimizer's states are on the CPU.
 
-    model: a torch.nn.Module, all of it on the CPU or on one CUDA device. optimizer: a torch.optim.Optimizer whose step() ends a step.
+    model: a torch.nn.Module, all of it on the CPU or on one CUDA device. optimizer: a
+        torch.optim.Optimizer whose step() ends a step.
     device_memory: "60%" of what the recorded step holds, "2GiB", or bytes. It holds from the first step
     on: of a share, the share of what was needed so far.
     pool: control addresses of HyperOffload's daemons, comma-separated. Over TCP, HYPEROFFLOAD_TLS
@@ -39,7 +41,7 @@ def fit(model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, device_memo
         the job. 2: when a node is lost, the job goes on with the same results, as long as no other
         node is lost that has the second copy of a value; after a minute values get new second copies,
         if the pool has a third node. It needs twice the memory in the pool, and what leaves the device
-        goes out twice. For models on the CPU.
+        goes out twice.
 
     wait: seconds for which the job waits for memory of the pool that other jobs hold, each time it needs
         some, before it ends with Error "exhausted"; None: it does not wait.

@@ -29,7 +29,7 @@ import hyperoffload  # noqa: E402
 import random_test  # noqa: E402
 import torch_device  # noqa: E402
 from fit_test import LENGTH, WORDS  # noqa: E402
-from hyperoffload import _devices, _library, _script  # noqa: E402
+from hyperoffload import _devices, _library, _saving, _script  # noqa: E402
 
 # Small tensors, and what the allocator rounds up, come to the budget.
 ALLOWED = 1.04
@@ -416,6 +416,24 @@ class Accelerator(support.WithDaemon):
             paused.append(True)
             torch.cuda.set_stream(stream(5))
             self.assertEqual(set_stream.call_count, 3)
+            late = _devices.Cuda(torch.device("cuda:0"))
+            with mock.patch.object(torch.cuda, "current_stream", lambda _: stream(5)), \
+                    self.assertRaisesRegex(RuntimeError, "make that stream current before fit"):
+                late.keep_stream(stack, lambda: False)
+
+    def test_states_of_one_storage_go_to_the_processor_together(self):
+        shared = torch.arange(8.0).to(torch_device.NAME)
+        weight = torch.nn.Parameter(torch.ones(4).to(torch_device.NAME))
+        model = torch.nn.ParameterList([weight])
+        state = {"first": shared[:4], "second": shared[4:], "master": weight.data.view(2, 2), "step": 3}
+        left = []
+        demand = types.SimpleNamespace(
+            device=torch_device.Device(torch.device(torch_device.NAME, 0)), bring=lambda _: None,
+            leave_out=lambda storage: (left.append(storage), torch_device.Device.resize(storage, 0)))
+        moved = _saving._states_to_processor(model, types.SimpleNamespace(state={weight: state}), demand)
+        self.assertEqual((moved, len(left)), (32, 1))
+        self.assertEqual((state["first"].tolist(), state["second"].tolist()), ([0, 1, 2, 3], [4, 5, 6, 7]))
+        self.assertEqual(state["master"].device.type, torch_device.NAME)  # the model's memory
 
     def test_work_on_another_stream_would_be_found(self):
         """The test device finds what it is there to find."""
