@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "common/base/clock.hpp"
 #include "common/base/result.hpp"
@@ -33,6 +34,7 @@ struct Caps {
   std::uint32_t depth_ops_max = 0;   ///< operations in flight beyond which submit() answers kBusy
   bool needs_peer_progress = false;  ///< operations stop while the peer's process is stopped
   bool needs_descriptor = false;     ///< attach() needs RegionGrant::fd (same node)
+  bool gives_back = false;           ///< give_back() works
 };
 
 /// As whom a peer's Target is reached.
@@ -146,6 +148,20 @@ class Transport {
   /// Writes local bytes to remote memory. Its completion means *visible at the peer*, not merely
   /// sent. Same outcomes as for GetOp; kPermissionDenied at once on a read-only region.
   [[nodiscard]] virtual Result<void> submit(const PutOp& put) = 0;
+
+  /// How long nothing has come from the region's peer or gone to it, of the time in which this
+  /// process polled; zero while it owes nothing. Always zero without Caps::gives_back.
+  [[nodiscard]] virtual Duration silence(RegionId /*region*/) const { return Duration{0}; }
+
+  /// Gives the bytes of operations in flight back before their completions, which still come, by
+  /// their deadlines: their local memory and region are not used any more. What a get brings is
+  /// thrown away. A put may be carried out as long as its completion has not come, with the bytes
+  /// that it had. Does not block; may allocate.
+  /// @param which  says of an operation whether it is meant. @return those that are given back;
+  /// none without Caps::gives_back.
+  [[nodiscard]] virtual std::vector<OpId> give_back(const std::function<bool(OpId)>& /*which*/) {
+    return {};
+  }
 
   /// Makes progress and moves up to out.size() completions into `out`. @return how many were
   /// written.

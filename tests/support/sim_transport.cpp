@@ -57,6 +57,7 @@ SimTransport::SimTransport(SimFabric& fabric, const Clock& clock, const SimLink&
     : fabric_(fabric), clock_(clock), prng_(seed) {
   caps_.name = "sim";
   caps_.needs_peer_progress = true;
+  caps_.gives_back = true;
   set_link(link);
 }
 
@@ -160,7 +161,10 @@ Result<void> SimTransport::accept(Op op) {
   op.peer = region->second.peer;
   Peer& peer = peers_.at(op.peer);
   if (!peer.open) return Error(Errc::kUnavailable, "the peer is closed");
-  if (ops_.size() + done_.size() >= link_.depth_ops_max) return Error(Errc::kBusy, "queue full");
+  const auto in_flight = static_cast<std::size_t>(
+      std::count_if(ops_.begin(), ops_.end(), [](const Op& one) { return !one.given_back; }));
+  if (in_flight + done_.size() >= link_.depth_ops_max) return Error(Errc::kBusy, "queue full");
+  if (silence(op.region) == Duration{0}) peer.moved = clock_.now();
 
   const auto spread = static_cast<std::uint64_t>((link_.delay_max - link_.delay_min).count());
   Duration delay = link_.delay_min + Duration(static_cast<std::int64_t>(prng_.below(spread + 1)));
@@ -208,10 +212,40 @@ std::optional<TimePoint> SimTransport::next_event() const {
   return next;
 }
 
+Duration SimTransport::silence(RegionId region) const {
+  const auto found = regions_.find(region);
+  if (found == regions_.end()) return Duration{0};
+  const PeerId peer = found->second.peer;
+  const bool idle =
+      std::none_of(ops_.begin(), ops_.end(), [peer](const Op& op) { return op.peer == peer; });
+  return idle ? Duration{0} : clock_.now() - peers_.at(peer).moved;
+}
+
+std::vector<OpId> SimTransport::give_back(const std::function<bool(OpId)>& which) {
+  std::vector<OpId> given;
+  for (Op& op : ops_) {
+    if (op.given_back || !which(op.id)) continue;
+    given.push_back(op.id);
+    op.given_back = true;
+    op.memory = LocalId{};
+    if (!op.is_get) op.kept.assign(op.local, op.local + op.length_bytes);
+    op.local = op.is_get ? nullptr : op.kept.data();
+  }
+  return given;
+}
+
 std::size_t SimTransport::poll(std::span<Completion> out) {
   const TimePoint now = clock_.now();
   for (const auto& [address, peer] : fabric_.peers()) {
     if (peer.dead_notice) deaths_.try_emplace(address, now + *peer.dead_notice);
+  }
+  for (Op& op : ops_) {
+    if (!op.given_back || op.goes_on || process_of(op.peer).stopped) continue;
+    // What the peer has of it, or the network, comes out in any order with what is sent now.
+    const auto spread = static_cast<std::uint64_t>(link_.delay_max.count() + 1);
+    op.goes_on = true;
+    op.half_at = now + 2 * Duration(static_cast<std::int64_t>(prng_.below(spread)));
+    op.done_at = op.half_at + Duration(static_cast<std::int64_t>(prng_.below(spread)));
   }
   while (true) {
     std::size_t first = ops_.size();
@@ -247,6 +281,7 @@ void SimTransport::step(std::size_t index, TimePoint at) {
     fail_peer(peer);
     return;
   }
+  peers_.at(peer).moved = clock_.now();
   if (op.phase == Phase::kQueued) {
     const Errc code = move_half(op, false);
     if (code != Errc::kOk) return finish(index, code);
@@ -270,7 +305,9 @@ Errc SimTransport::move_half(Op& op, bool second) {
   const std::size_t length = second ? op.length_bytes - middle : middle;
   if (length == 0) return Errc::kOk;
   std::byte* remote = region.memory.data() + op.offset_bytes + begin;
-  if (op.is_get) {
+  if (op.is_get && op.local == nullptr) {
+    // Given back.
+  } else if (op.is_get) {
     std::memcpy(op.local + begin, remote, length);
   } else {
     std::memcpy(remote, op.local + begin, length);

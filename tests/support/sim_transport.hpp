@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -104,6 +105,8 @@ class SimTransport final : public transport::Transport {
   void unregister_memory(transport::LocalId local) override;
   [[nodiscard]] Result<void> submit(const transport::GetOp& get) override;
   [[nodiscard]] Result<void> submit(const transport::PutOp& put) override;
+  [[nodiscard]] Duration silence(transport::RegionId region) const override;
+  [[nodiscard]] std::vector<OpId> give_back(const std::function<bool(OpId)>& which) override;
   std::size_t poll(std::span<Completion> out) override;
 
  private:
@@ -112,6 +115,7 @@ class SimTransport final : public transport::Transport {
     std::string address;
     bool open = true;
     TimePoint busy_until{};
+    TimePoint moved{};  ///< an operation of it last went on, or was the first
   };
   struct Region {
     transport::PeerId peer;
@@ -131,6 +135,9 @@ class SimTransport final : public transport::Transport {
     TimePoint done_at;
     Phase phase = Phase::kQueued;
     bool lost = false;
+    bool given_back = false;
+    bool goes_on = false;         ///< given back, and its peer runs since
+    std::vector<std::byte> kept;  ///< bytes of a put that was given back
   };
   /// Result of next_time() if nothing will happen.
   static constexpr TimePoint kNever = TimePoint::max();

@@ -41,7 +41,7 @@ Initiator::~Initiator() {
     driver_->progress();
     for (auto& [id, peer] : peers_) {
       if (peer->state != PeerState::kClosing) continue;
-      peer->rails->progress(clock_.now(), Duration{0}, ended_);
+      peer->rails->progress({clock_.now(), {}, {}}, ended_);
       take_ended();
       serve(*peer, clock_.now());
     }
@@ -158,6 +158,7 @@ Result<void> Initiator::accept(const Request& request) {
   slot.region = request.region;
   slot.peer = &peer;
   slot.lent = false;
+  slot.given_back = false;
   slot.code = Errc::kOk;
   slot.deadline = request.deadline;
   slot.not_after = request.not_after;
@@ -169,8 +170,39 @@ Result<void> Initiator::accept(const Request& request) {
   return {};
 }
 
+Duration Initiator::silence(RegionId region) const {
+  const auto found = regions_.find(region);
+  if (!caps_.gives_back || found == regions_.end()) return Duration{0};
+  const Peer& peer = *found->second.peer;
+  return peer.state == PeerState::kOpen ? peer.rails->silence() : Duration{0};
+}
+
+std::vector<OpId> Initiator::give_back(const std::function<bool(OpId)>& which) {
+  std::vector<OpId> given;
+  if (!caps_.gives_back) return given;
+  for (std::uint32_t i = 0; i < slots_.size(); ++i) {
+    Slot& slot = slots_[i];
+    if (slot.peer == nullptr || slot.given_back || !which(slot.id)) continue;
+    given.push_back(slot.id);
+    slot.given_back = true;
+    slot.local = LocalId{};
+    slot.region = RegionId{};
+    Peer& peer = *slot.peer;
+    if (slot.lent) {
+      peer.rails->give_back(slot.rail, slot.op);
+    } else if (peer.small.remove(i) || peer.large.remove(i)) {
+      fail_slot(i, Errc::kCanceled);  // never posted
+    }
+  }
+  return given;
+}
+
 bool Initiator::post(Peer& peer, std::uint32_t index) {
   Slot& slot = slots_[index];
+  if (slot.given_back) {
+    fail_slot(index, Errc::kCanceled);
+    return true;
+  }
   const bool large = slot.op.kind() == LaneKind::kLarge;
   if (large && peer.rails->large_bytes() >= options_.flight_bytes_max) return false;
   const auto rail = peer.rails->post(slot.op);
@@ -196,11 +228,13 @@ void Initiator::post_some(Peer& peer) {
 std::size_t Initiator::poll(std::span<Completion> out) {
   if (free_slots_.size() != slots_.size() || closing_peers_ > 0) {
     const TimePoint now = clock_.now();
+    const Duration watched = std::min(now - last_poll_, kWatchedMax);
     const Duration forgiven = forgive_own_pause(now);
     if (now >= earliest_) expire(now);
     driver_->progress();
     for (auto& [id, peer] : peers_) {
-      if (peer->state != PeerState::kClosed) peer->rails->progress(now, forgiven, ended_);
+      if (peer->state != PeerState::kClosed)
+        peer->rails->progress({now, forgiven, watched}, ended_);
     }
     take_ended();
     for (auto& [id, peer] : peers_) {

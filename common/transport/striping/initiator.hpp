@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <unordered_map>
@@ -28,7 +29,8 @@ struct InitiatorOptions {
 /// An accepted operation has a slot until its completion is written. It waits in one of its peer's
 /// queues, small ones apart from large ones, until a rail takes it; an operation is one piece, on
 /// one rail. An operation that comes back from a lost rail is posted again: a get at once, a put
-/// when the rail has ended at the target as well. An operation that passes its deadline closes its
+/// when the rail has ended at the target as well. One that was given back is not posted again: it
+/// ends where it would have been. An operation that passes its deadline closes its
 /// peer; it ends with kDeadline, the peer's others with kUnavailable, each once its rail has let go
 /// of its bytes.
 ///
@@ -59,6 +61,8 @@ class Initiator final : public Transport {
   void unregister_memory(LocalId local) override;
   [[nodiscard]] Result<void> submit(const GetOp& get) override;
   [[nodiscard]] Result<void> submit(const PutOp& put) override;
+  [[nodiscard]] Duration silence(RegionId region) const override;
+  [[nodiscard]] std::vector<OpId> give_back(const std::function<bool(OpId)>& which) override;
   std::size_t poll(std::span<Completion> out) override;
 
  private:
@@ -90,10 +94,11 @@ class Initiator final : public Transport {
     OpId id;
     LocalId local;
     RegionId region;
-    Peer* peer = nullptr;    ///< null: free
-    bool lent = false;       ///< to a rail
-    std::uint32_t rail = 0;  ///< that has or had it
-    Errc code = Errc::kOk;   ///< else it has failed, and ends when it is not lent any more
+    Peer* peer = nullptr;     ///< null: free
+    bool lent = false;        ///< to a rail
+    bool given_back = false;  ///< the caller has its memory and region again
+    std::uint32_t rail = 0;   ///< that has or had it
+    Errc code = Errc::kOk;    ///< else it has failed, and ends when it is not lent any more
     TimePoint deadline;
     TimePoint not_after;
   };

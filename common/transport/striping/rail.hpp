@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/check.hpp"
 #include "common/base/clock.hpp"
 #include "common/base/error.hpp"
 #include "common/base/result.hpp"
@@ -45,7 +46,7 @@ class RemoteRegion {
 
 /// One get or put. The initiator's; lent to a rail from post() until progress() gives it back.
 struct RailOp {
-  std::byte* bytes = nullptr;  ///< written to by gets only
+  std::byte* bytes = nullptr;  ///< written to by gets only; null: given back
   std::uint64_t length_bytes = 0;
   std::uint64_t offset_bytes = 0;  ///< in the region
   const LocalMemory* memory = nullptr;
@@ -94,10 +95,15 @@ class Rail {
   /// Connects, moves bytes, closes. Operations that ended are appended to `ended`, which has room.
   /// @return whether anything moved.
   virtual bool progress(std::vector<RailOp*>& ended) = 0;
+  /// The operation's bytes are the caller's again: a get's are thrown away when they come, what a
+  /// put has not sent yet is copied. It comes back like any other. Only with Caps::gives_back.
+  virtual void give_back(RailOp& op);
   /// Ends it by force. Every operation comes back; in kClosed none is left, and neither kernel nor
   /// device touches local bytes any more.
   virtual void close() = 0;
 };
+
+inline void Rail::give_back(RailOp& /*op*/) { HO_CHECK(false); }
 
 /// Common to all rails of one initiator. Owner thread: the initiator's.
 class RailDriver {

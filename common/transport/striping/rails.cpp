@@ -161,21 +161,32 @@ void Rails::ended(std::uint32_t rail, const RailOp& op) {
   if (op.kind() == LaneKind::kLarge) large_bytes_ -= op.length_bytes;
 }
 
-void Rails::progress(TimePoint now, Duration forgiven, std::vector<RailOp*>& ended) {
+void Rails::progress(const Turn& turn, std::vector<RailOp*>& ended) {
   for (Entry& entry : rails_) {
     if (entry.rail == nullptr) continue;
-    entry.connect_end += forgiven;
+    entry.connect_end += turn.forgiven;
     const bool idle = entry.ops == 0 && entry.rail->state() == Rail::State::kOpen;
     if (idle || entry.rail->progress(ended)) {
-      entry.moved = now;
+      entry.moved = turn.now;
+      entry.silent = {};
     } else {
-      entry.moved += forgiven;
+      entry.moved += turn.forgiven;
+      entry.silent += turn.watched;
     }
   }
 }
 
 bool Rails::silent(const Entry& entry, TimePoint now) const {
   return entry.ops > 0 && now - entry.moved > kSilence && open_count() > 1;
+}
+
+Duration Rails::silence() const {
+  std::optional<Duration> shortest;
+  for (const Entry& entry : rails_) {
+    if (entry.ops == 0 || entry.state != State::kOpen) continue;
+    shortest = std::min(shortest.value_or(entry.silent), entry.silent);
+  }
+  return shortest.value_or(Duration{0});
 }
 
 std::optional<Error> Rails::advance(TimePoint now, std::span<RemoteRegion* const> regions) {
@@ -262,6 +273,7 @@ void Rails::advance_connecting(Entry& entry, TimePoint now,
   }
   entry.state = State::kOpen;
   entry.moved = now;
+  entry.silent = {};
   entry.retry.opened(now);
   entry.why.clear();
   log(LogLevel::kInfo, "took a rail of a node back",

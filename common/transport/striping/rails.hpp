@@ -63,12 +63,24 @@ class Rails {
   [[nodiscard]] std::optional<std::uint32_t> post(RailOp& op);
   /// An operation has come back from a rail.
   void ended(std::uint32_t rail, const RailOp& op);
+  /// A posted operation is given back, as Rail::give_back().
+  void give_back(std::uint32_t rail, RailOp& op) {
+    if (rails_[rail].rail->state() == Rail::State::kOpen) rails_[rail].rail->give_back(op);
+  }
+  /// How long nothing has moved on any open rail that has operations, of the time that was watched;
+  /// zero where none has.
+  [[nodiscard]] Duration silence() const;
   /// In flight, large operations only.
   [[nodiscard]] std::uint64_t large_bytes() const { return large_bytes_; }
 
+  /// The time of a poll.
+  struct Turn {
+    TimePoint now;
+    Duration forgiven{};  ///< up to now, in which this process did not run
+    Duration watched{};   ///< up to now, since the last poll
+  };
   /// Moves everything on. Operations that end are appended to `ended`.
-  /// @param forgiven  time up to now in which this process did not run.
-  void progress(TimePoint now, Duration forgiven, std::vector<RailOp*>& ended);
+  void progress(const Turn& turn, std::vector<RailOp*>& ended);
   /// Moves states on, after ended() had all that came back; opens rails for `regions`.
   /// @return the peer is lost: there is no fence, or it failed.
   [[nodiscard]] std::optional<Error> advance(TimePoint now, std::span<RemoteRegion* const> regions);
@@ -92,6 +104,7 @@ class Rails {
     std::array<std::uint64_t, 2> bytes{};  ///< in flight, by LaneKind
     std::uint32_t ops = 0;                 ///< in flight
     TimePoint moved;                       ///< when something moved last, or it was idle
+    Duration silent{};                     ///< watched since then
     TimePoint connect_end;
     std::optional<std::future<Result<std::string>>> fence;
     RailRetry retry;

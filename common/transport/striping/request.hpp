@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "common/base/check.hpp"
@@ -22,6 +23,10 @@ inline constexpr Duration kRepeatTime = std::chrono::seconds(4);
 /// Nobody polled for this long with operations under way: this process was stopped (or starved),
 /// and that time says nothing about the peer.
 inline constexpr Duration kOwnPauseMin = std::chrono::milliseconds(250);
+
+/// So much of the time between two polls counts as watched: a thread that lost its processor for
+/// longer knows nothing of what a peer did.
+inline constexpr Duration kWatchedMax = std::chrono::milliseconds(5);
 
 /// What GetOp and PutOp have in common.
 struct Request {
@@ -64,6 +69,15 @@ class SlotRing {
     ++count_;
   }
   void clear() { count_ = 0; }
+  /// @return whether it was there.
+  bool remove(std::uint32_t slot) {
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < count_; ++i) {
+      const std::uint32_t one = slots_[(head_ + i) % slots_.size()];
+      if (one != slot) slots_[(head_ + kept++) % slots_.size()] = one;
+    }
+    return std::exchange(count_, kept) != kept;
+  }
 
  private:
   std::vector<std::uint32_t> slots_;

@@ -32,6 +32,7 @@ TcpDriver::TcpDriver(const TcpOptions& options, std::optional<net::SocketAddress
   caps_.op_bytes_max = kLengthMax;
   caps_.depth_ops_max = options.depth_ops_max;
   caps_.needs_peer_progress = true;
+  caps_.gives_back = true;
 }
 
 Result<std::unique_ptr<Rail>> TcpDriver::connect(const RailSpec& spec) {
@@ -227,10 +228,29 @@ bool TcpRail::take_answer(Lane& lane, const Answer& answer, std::vector<RailOp*>
 }
 
 void TcpRail::end_first(Lane& lane, Errc outcome, std::vector<RailOp*>& ended) {
+  if (!lane.kept.empty()) lane.kept.erase(lane.first);
   RailOp* const op = lane.at(lane.first++);
   lane.bytes -= op->length_bytes;
   op->outcome = outcome;
   ended.push_back(op);
+}
+
+void TcpRail::give_back(RailOp& op) {
+  for (Lane& lane : lanes_) {
+    for (std::uint64_t id = lane.first; id != lane.next; ++id) {
+      if (lane.at(id) != &op) continue;
+      const std::uint64_t sent = lane.next - lane.first - lane.out.size();  // wholly
+      if (op.is_get && id == lane.first) lane.in.drop_rest();
+      if (!op.is_get && id - lane.first >= sent) {
+        auto& frame = lane.out.at(id - lane.first - sent);
+        auto& kept = lane.kept[id];
+        kept.assign(frame.data, frame.data + frame.length);
+        frame.data = kept.data();
+      }
+      op.bytes = nullptr;
+      return;
+    }
+  }
 }
 
 void TcpRail::fail(const Error& why) {

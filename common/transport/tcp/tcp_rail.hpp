@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -73,6 +74,7 @@ class TcpRail final : public Rail {
   }
   [[nodiscard]] bool post(RailOp& op) override;
   bool progress(std::vector<RailOp*>& ended) override;
+  void give_back(RailOp& op) override;
   void close() override;
 
  private:
@@ -88,6 +90,8 @@ class TcpRail final : public Rail {
     std::uint64_t first = 0;  ///< also its request's id
     std::uint64_t next = 0;
     std::uint64_t bytes = 0;  ///< sum over those waiting
+    /// What puts that were given back have not sent, by request.
+    std::map<std::uint64_t, std::vector<std::byte>> kept;
     [[nodiscard]] bool idle() const { return first == next; }
     [[nodiscard]] RailOp*& at(std::uint64_t id) { return waiting[id % kLaneOpsMax]; }
   };

@@ -2,6 +2,7 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <array>
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <cstring>
@@ -95,6 +96,66 @@ TEST_CASE("transport: after a revocation nothing is read or written by the old g
   }
   if (kept) REQUIRE(checksum64(bench.exposed.truth) == before);
   check_serves(*rig, bench.target);
+}
+
+TEST_CASE("transport: memory that is given back is not touched, and a put keeps the bytes it had") {
+  const std::string driver = GENERATE(from_range(drivers({"tcp", "sim"})));
+  INFO("driver " << driver);
+  const std::unique_ptr<Rig> rig = make_rig(driver);
+  constexpr std::uint64_t kOps = 8;
+  constexpr std::uint64_t kHalf = kOps * kMiB;
+  std::size_t cut = 0;
+  for (std::uint64_t round = 0; round < 12; ++round) {
+    INFO("round " << round);
+    Bench bench(*rig, 2 * kHalf, 2 * kHalf);
+    REQUIRE(bench.initiator->caps().gives_back);
+    fill(bench.exposed.truth, 41 + round);
+    fill(bench.memory(), 71 + round);
+    const std::vector<std::byte> put(bench.memory().begin(), bench.memory().begin() + kHalf);
+    std::vector<std::byte> got(bench.exposed.truth.begin() + kHalf, bench.exposed.truth.end());
+    for (std::uint64_t i = 0; i < kOps; ++i) {
+      const std::uint64_t bytes = i == 0 ? 100 : kMiB;
+      REQUIRE(bench.put(2 * i, {i * kMiB, i * kMiB, bytes}).ok());
+      REQUIRE(bench.get(2 * i + 1, {kHalf + i * kMiB, kHalf + i * kMiB, bytes}).ok());
+    }
+    // The target stands still in whatever moment.
+    std::vector<Completion> ended;
+    std::array<Completion, 16> some;
+    const auto poll = [&](std::uint64_t times) {
+      for (std::uint64_t i = 0; i < times; ++i) {
+        const std::size_t count = bench.initiator->poll(some);
+        ended.insert(ended.end(), some.begin(), some.begin() + static_cast<std::ptrdiff_t>(count));
+      }
+    };
+    poll(round * round);
+    rig->stop(bench.target);
+    poll(200);
+    const auto given = bench.initiator->give_back([](OpId) { return true; });
+    CHECK(given.size() + ended.size() >= 2 * kOps - some.size());
+    cut += given.size();
+    poll(1);  // what had ended before
+    bench.initiator->unregister_memory(bench.local);
+    fill(bench.memory(), 5);
+    const std::vector<std::byte> after(bench.memory().begin(), bench.memory().end());
+    rig->resume(bench.target);
+    if (ended.size() < 2 * kOps) {
+      const auto rest = collect(*rig, *bench.initiator, 2 * kOps - ended.size());
+      ended.insert(ended.end(), rest.begin(), rest.end());
+    }
+    for (const Completion& one : ended) {
+      CHECK((one.code == Errc::kOk || one.code == Errc::kCanceled));
+      if (one.code != Errc::kOk || one.op.value() % 2 != 0) continue;
+      const std::uint64_t i = one.op.value() / 2;
+      const std::uint64_t bytes = i == 0 ? 100 : kMiB;
+      CHECK(std::memcmp(bench.exposed.truth.data() + i * kMiB, put.data() + i * kMiB, bytes) == 0);
+    }
+    CHECK(std::memcmp(bench.memory().data(), after.data(), after.size()) == 0);
+    bench.local = *bench.initiator->register_memory(bench.memory());
+    REQUIRE(bench.get(100, {kHalf, kHalf, kHalf}).ok());
+    CHECK(collect(*rig, *bench.initiator, 1)[0].code == Errc::kOk);
+    CHECK(std::memcmp(bench.memory().data() + kHalf, got.data(), kHalf) == 0);
+  }
+  CHECK(cut > 0);
 }
 
 /// Puts 16 MiB and takes the right back while they are under way. @return whether that cut any.

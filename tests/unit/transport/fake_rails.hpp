@@ -32,6 +32,7 @@ class FakeRail final : public Rail {
   [[nodiscard]] bool post(RailOp& op) override;
   bool progress(std::vector<RailOp*>& ended) override;
   void close() override { state_ = State::kClosing; }
+  void give_back(RailOp& op) override { op.bytes = nullptr; }
 
   void open() { state_ = State::kOpen; }
   void break_down() { state_ = State::kFailed; }
@@ -61,6 +62,7 @@ class FakeDriver final : public RailDriver {
   FakeDriver() {
     caps_.name = "fake";
     caps_.op_bytes_max = std::uint64_t{1} << 30U;
+    caps_.gives_back = true;
   }
   [[nodiscard]] const Caps& caps() const override { return caps_; }
   [[nodiscard]] Result<std::vector<std::string>> rails_of(const std::string& address) override {
@@ -92,6 +94,7 @@ class FakeDriver final : public RailDriver {
   std::map<const RailOp*, RailFence> lost_puts;  ///< and the fence that must come before more
   std::set<std::pair<std::uint32_t, std::uint32_t>> fenced;  ///< rails and generations
   int old_puts_abroad = 0;  ///< puts that were repeated before that
+  int empty_handed = 0;     ///< operations posted that had been given back
   bool opens = true;        ///< those that are made now, at once
   int attempts = 0;
 
@@ -110,6 +113,7 @@ inline bool FakeRail::post(RailOp& op) {
     if (driver_.fenced.count({fence.rail, fence.generation}) == 0) ++driver_.old_puts_abroad;
     driver_.lost_puts.erase(lost);
   }
+  driver_.empty_handed += op.bytes == nullptr ? 1 : 0;
   ops.push_back(&op);
   return true;
 }

@@ -319,12 +319,59 @@ TEST_CASE("initiator: connecting takes the rails that answer, and fails where no
 
 /// Everything at once: whatever happens, each accepted operation ends once, and no put is on two
 /// rails, one of which has not been ended at both sides.
+TEST_CASE("initiator: what is given back is the caller's at once, and still ends") {
+  Bed bed(Fenced::kYes, "ab", {64, 1 * kMiB});
+  REQUIRE(bed.get(1, kMiB).ok());
+  REQUIRE(bed.put(2).ok());
+  REQUIRE(bed.get(3, kMiB).ok());  // waits: too many bytes are in flight
+  REQUIRE(bed.rail(0).ops.size() + bed.rail(1).ops.size() == 2);
+  const auto given = bed.initiator->give_back([](OpId) { return true; });
+  CHECK(given == std::vector{OpId(1), OpId(2), OpId(3)});
+  CHECK(bed.initiator->give_back([](OpId) { return true; }).empty());
+  bed.initiator->unregister_memory(bed.local);
+  bed.initiator->detach(bed.region);
+  CHECK(bed.turn() == Ended{{3, Errc::kCanceled}});  // it was never sent
+  const std::uint32_t rail_of_put = bed.rail(0).ops.front()->is_get ? 1 : 0;
+  bed.rail(0).break_down();
+  bed.rail(1).break_down();
+  // The get ends with its rail, the put when no byte of it is abroad any more.
+  CHECK(bed.turn() == Ended{{1, Errc::kCanceled}});
+  CHECK(bed.pass(1s).empty());
+  for (auto& asked : bed.fences.asked) {
+    if (asked.fence.rail == rail_of_put) asked.answer.set_value(std::string());
+  }
+  CHECK(bed.turn() == Ended{{2, Errc::kCanceled}});
+}
+
+TEST_CASE("initiator: a peer is silent while it owes answers and nothing moves") {
+  Bed bed;
+  const auto wait = [&](int turns) {
+    for (int i = 0; i < turns; ++i) {
+      bed.clock.advance(1ms);
+      (void)bed.turn();
+    }
+  };
+  wait(100);
+  CHECK(bed.initiator->silence(bed.region) == Duration{0});
+  REQUIRE(bed.get(1).ok());
+  REQUIRE(bed.get(2).ok());
+  wait(80);
+  CHECK(bed.initiator->silence(bed.region) == 80ms);
+  bed.clock.advance(10s);  // nobody looked
+  (void)bed.turn();
+  CHECK(bed.initiator->silence(bed.region) < 90ms);
+  bed.rail(1).moves = true;
+  wait(20);
+  CHECK(bed.initiator->silence(bed.region) < 20ms);  // the shortest of its rails
+}
+
 TEST_CASE("initiator: under random events each operation ends once, and no old put is abroad") {
   ho::test::for_each_seed(300, [](std::uint64_t seed) {
     INFO("HO_SEED=" << seed);
     Prng prng(seed);
     Bed bed(Fenced::kYes, prng.below(2) == 0 ? "ab" : "abc");
     std::set<std::uint64_t> open;
+    std::set<std::uint64_t> given_back;
     std::uint64_t next = 1;
     std::size_t answered = 0;  // fences
     const auto answer_fence = [&] {
@@ -343,11 +390,16 @@ TEST_CASE("initiator: under random events each operation ends once, and no old p
     const auto turn = [&] {
       bed.clock.advance(10ms);
       for (const auto& [op, code] : bed.turn()) {
-        CHECK(code == Errc::kOk);
+        CHECK((code == Errc::kOk || (code == Errc::kCanceled && given_back.count(op) == 1)));
         REQUIRE(open.erase(op) == 1);
       }
     };
     for (int step = 0; step < 400; ++step) {
+      if (prng.below(20) == 0) {
+        const auto some = bed.initiator->give_back(
+            [&](OpId op) { return open.count(op.value()) == 1 && prng.below(8) == 0; });
+        for (const OpId op : some) CHECK(given_back.insert(op.value()).second);
+      }
       const auto what = prng.below(10);
       const auto number = static_cast<std::uint32_t>(prng.below(3));
       if (what < 4) {
@@ -371,6 +423,7 @@ TEST_CASE("initiator: under random events each operation ends once, and no old p
     }
     CHECK(open.empty());
     CHECK(bed.driver->old_puts_abroad == 0);
+    CHECK(bed.driver->empty_handed == 0);
   });
 }
 
