@@ -323,8 +323,9 @@ Result<void> Pool::move_now(Direction direction, const ArenaMap& arena, std::uin
 
 Result<void> Pool::move_registered(Direction direction, const ArenaMap& arena,
                                    std::uint64_t offset_bytes, std::span<std::byte> memory,
-                                   const LocalHandles& handles) {
+                                   const LocalHandles& handles, Duration late_after) {
   Transfer transfer;
+  transfer.late_after = late_after;
   transfer.direction = direction;
   transfer.arena = &arena;
   transfer.arena_offset_bytes = offset_bytes;

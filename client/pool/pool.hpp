@@ -186,10 +186,11 @@ class Pool {
   [[nodiscard]] Result<void> move_now(Direction direction, const ArenaMap& arena,
                                       std::uint64_t offset_bytes, std::span<std::byte> memory);
   /// The same for memory inside what register_memory() gave `handles` for.
+  /// @param late_after  as Transfer::late_after.
   [[nodiscard]] Result<void> move_registered(Direction direction, const ArenaMap& arena,
                                              std::uint64_t offset_bytes,
                                              std::span<std::byte> memory,
-                                             const LocalHandles& handles);
+                                             const LocalHandles& handles, Duration late_after = {});
   /// The same for an accelerator's memory, after all that is queued there.
   [[nodiscard]] Result<void> move_device(Direction direction, const ArenaMap& arena,
                                          std::uint64_t offset_bytes, std::span<std::byte> memory,

@@ -203,6 +203,8 @@ class Plan {
     HomeRange range;  ///< room for both steps' values
     Nearness nearness = Nearness::kNear;
     StorageHome home;
+    /// By parity of the step: the homes that lack its value, a bit each. Guarded by `moving`.
+    std::array<std::uint8_t, 2> missed{};
     /// Guards `home`: another thread may write the next step's value while this one moves it.
     std::mutex moving;
     std::atomic<std::uint64_t> written_steps{

@@ -80,11 +80,14 @@ void Replay::restart(std::span<const ValuePlace> places, std::uint64_t first_ste
 }
 
 Result<void> Replay::begin_step() {
+  const std::uint64_t step = first_step_ + executor_.steps_begun();
   if (auto begun = executor_.begin_step(); !begun) return begun;
-  for (const StorageIndex input : inputs_) {
-    version_[input.value()] += 1;
-    places_[input.value()] = ValuePlace{};
-    places_[input.value()].at_home = true;
+  for (std::size_t i = 0; i < inputs_.size(); ++i) {
+    const std::uint32_t s = inputs_[i].value();
+    version_[s] += 1;
+    places_[s] = ValuePlace{};
+    places_[s].at_home = true;
+    places_[s].stale_homes = input_missed_[i][step % 2].load();
   }
   release_at_once();
   return {};
@@ -268,6 +271,8 @@ void Replay::start(Mover& mover, std::uint32_t number) {
   const std::uint64_t step = first_step_ + flight.instance.step;
   transfer.arena_offset_bytes = area.begin_bytes + offsets[step % offsets.size()];
   transfer.yields = flight.yields;
+  // An accelerator's bytes are the copy streams' until these have passed.
+  if (flight.yields && memory_.streams == nullptr) transfer.late_after = move.late_after;
   transfer.bytes = move.bytes;
   transfer.flash = move.flash;
   if (!move.flash && hosted_ != nullptr) {
@@ -391,7 +396,7 @@ void Replay::transfer_done(Mover& mover, const TransferDone& done, std::uint64_t
     return;
   }
   if (done.code != Errc::kOk) {
-    if (!failure_ && failed_over(mover, flight, move)) return;
+    if (!failure_ && failed_over(mover, flight, move, done.late)) return;
     if (!failure_) fail(done.code, done.node);
     auto& named = failure_->storages;
     const bool known = std::find(named.begin(), named.end(), move.storage) != named.end();

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -139,6 +140,12 @@ class Replay {
 
   /// The job begins its next step: Executor::begin_step().
   [[nodiscard]] Result<void> begin_step();
+  /// Any thread, before the step is begun: an INPUT's value for the plan's step is at home.
+  /// @param missed_homes  a bit for each home that lacks it.
+  void input_written(StorageIndex storage, std::uint64_t step, std::uint8_t missed_homes) {
+    const std::uint32_t input = input_of_[storage.value()];
+    input_missed_[input][step % 2].store(missed_homes);
+  }
   /// The ops at all positions below `ended` have ended: Executor::positions_ended().
   [[nodiscard]] Result<void> positions_ended(std::uint64_t ended);
 
@@ -226,6 +233,7 @@ class Replay {
     std::uint64_t bytes = 0;
     bool by_slot = false;   ///< the pool's side is a staging slot
     std::uint8_t home = 0;  ///< 0 or 1: which of two homes `area` is
+    Duration late_after{};  ///< Transfer::late_after, where another home will do
     HomePlace other;        ///< the other of two homes, with offsets as `area_offset_bytes`
     std::optional<FlashPlace> flash;  ///< set: it stages
   };
@@ -293,7 +301,8 @@ class Replay {
   [[nodiscard]] bool may_give_up(const Mover& mover, const Move& move) const;
   void give_up(const Instance& instance, const Move& move);
   void no_home(const Move& move);
-  [[nodiscard]] bool failed_over(const Mover& mover, const Flight& flight, const Move& move);
+  [[nodiscard]] bool failed_over(const Mover& mover, const Flight& flight, const Move& move,
+                                 bool late);
   void stored(const Move& move);
   std::size_t start_again(Mover& mover, std::uint64_t now_ticks);
   [[nodiscard]] std::uint32_t open_flight(const Instance& instance, std::uint64_t now_ticks);
@@ -323,7 +332,10 @@ class Replay {
   std::vector<Effect> effects_;
   std::vector<std::uint32_t> use_first_;  ///< per storage, into uses_; one more
   std::vector<Use> uses_;
-  std::vector<StorageIndex> inputs_;      ///< supplied at home before each step
+  std::vector<StorageIndex> inputs_;     ///< supplied at home before each step
+  std::vector<std::uint32_t> input_of_;  ///< by storage: index into inputs_
+  /// By INPUT and parity of the plan's step: homes that lack its value.
+  std::vector<std::array<std::atomic<std::uint8_t>, 2>> input_missed_;
   std::vector<std::uint8_t> persistent_;  ///< by storage
 
   std::unique_ptr<HostedMemory> hosted_;

@@ -17,6 +17,15 @@ bool fits(std::uint64_t offset, std::uint64_t bytes, std::uint64_t limit) {
   return offset <= limit && bytes <= limit - offset;
 }
 
+constexpr Duration kPredictedMax = std::chrono::hours(1);
+
+/// Four times as long as the plan has for the transfer.
+Duration late_after(const CacheOp& op) {
+  const Duration planned(static_cast<Duration::rep>(op.end_ns - std::min(op.start_ns, op.end_ns)));
+  return std::max(op.kind == CacheOpKind::kStore ? kPutLateMin : kGetLateMin,
+                  4 * std::clamp(planned, Duration{0}, kPredictedMax));
+}
+
 /// Puts `members` of each key together. @return where each key's begin; one more than there are.
 template <typename Member, typename Key>
 std::vector<std::uint32_t> group(std::vector<Member>& members, std::size_t keys, const Key& key) {
@@ -154,6 +163,7 @@ Result<void> Replay::add_moves(const std::vector<CacheOp>& list,
     made->device_offset_bytes = op.device_offset_bytes;
     made->begin_bytes = op.range_begin_bytes;
     made->bytes = op.range_end_bytes - op.range_begin_bytes;
+    made->late_after = late_after(op);
     moves_.push_back(*made);
   }
   return {};
@@ -194,13 +204,16 @@ void Replay::index_effects(const Schedule& schedule) {
     }
   }
   effect_first_.push_back(static_cast<std::uint32_t>(effects_.size()));
+  input_of_.resize(storages);
   for (std::uint32_t s = 0; s < storages; ++s) {
     const Storage& storage = schedule.storages[s];
     persistent_.push_back(storage.persistent ? 1 : 0);
     if (storage.kind == StorageKind::kInput && !storage.persistent) {
+      input_of_[s] = static_cast<std::uint32_t>(inputs_.size());
       inputs_.push_back(StorageIndex(s));
     }
   }
+  input_missed_ = std::vector<std::array<std::atomic<std::uint8_t>, 2>>(inputs_.size());
 }
 
 }  // namespace ho::client

@@ -216,6 +216,12 @@ Result<std::uint64_t> Plan::repair_homes() {
       Input* const input = input_of(own.storage);
       const auto guard =
           input != nullptr ? std::unique_lock(input->moving) : std::unique_lock<std::mutex>();
+      // A value that the other home lacks would be copied as another: the next one is written to
+      // it.
+      const auto lacks = [&](std::uint8_t missed) {
+        return (missed & 1U << (1 - leaving->home)) != 0;
+      };
+      if (input != nullptr && (lacks(input->missed[0]) || lacks(input->missed[1]))) break;
       const auto next = storages.allocate_instead(own.home, *leaving);
       if (!next) return next.error();
       const StorageHome home = own_home({own.storage, *next});

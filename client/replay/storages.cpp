@@ -158,10 +158,11 @@ Result<void> Storages::move(Direction direction, const StorageHome& home,
   return {};
 }
 
-Storages::Copy Storages::registered(Direction direction, const LocalHandles& handles) {
-  return [this, direction, &handles](const ArenaMap& map, std::uint64_t offset_bytes,
-                                     std::span<std::byte> part) {
-    return pool_.move_registered(direction, map, offset_bytes, part, handles);
+Storages::Copy Storages::registered(Direction direction, const LocalHandles& handles,
+                                    Duration late_after) {
+  return [this, direction, &handles, late_after](const ArenaMap& map, std::uint64_t offset_bytes,
+                                                 std::span<std::byte> part) {
+    return pool_.move_registered(direction, map, offset_bytes, part, handles, late_after);
   };
 }
 

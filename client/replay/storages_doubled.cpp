@@ -239,25 +239,38 @@ Result<bool> Storages::repair(HeldStorage& storage, const Leaving& leaving) {
 
 Result<void> Storages::put(const StorageHome& home, std::size_t parity, std::uint64_t at_bytes,
                            std::span<std::byte> part, const Copy& copy) {
+  std::uint8_t missed = 0;
+  return put_some(home, parity, at_bytes, part, copy, copy, missed);
+}
+
+Result<void> Storages::put_some(const StorageHome& home, std::size_t parity, std::uint64_t at_bytes,
+                                std::span<std::byte> part, const Copy& copy, const Copy& hurried,
+                                std::uint8_t& missed) {
   HO_CHECK(home.area != nullptr && !home.flash);
-  const auto into = [&](const HomePlace& place) {
-    return copy(*place.area->map, place.area->begin_bytes + place.offset_bytes[parity] + at_bytes,
-                part);
+  const auto into = [&](const HomePlace& place, const Copy& by) {
+    return by(*place.area->map, place.area->begin_bytes + place.offset_bytes[parity] + at_bytes,
+              part);
   };
-  if (!home.doubled()) return into(home.place(0));
-  std::optional<NodeIndex> missed;
+  if (!home.doubled()) return into(home.place(0), copy);
+  const auto takes = [&](std::size_t h) {
+    return (missed & 1U << h) == 0 && !pool_.is_lost(home.place(h).node());
+  };
+  std::optional<NodeIndex> failed;
   bool arrived = false;
   for (std::size_t h = 0; h < 2; ++h) {
+    if (!takes(h)) continue;
     const NodeIndex node = home.place(h).node();
-    if (pool_.is_lost(node)) continue;
-    if (auto ok = into(home.place(h)); ok) {
+    const auto ok = into(home.place(h), takes(1 - h) ? hurried : copy);
+    if (ok) {
       arrived = true;
+    } else if (&hurried != &copy && ok.error().code() == Errc::kDeadline && !pool_.is_lost(node)) {
+      missed |= static_cast<std::uint8_t>(1U << h);
     } else {
-      missed = node;
+      failed = node;
     }
   }
   if (!arrived) return no_home(home);
-  if (missed) pool_.give_up(*missed);
+  if (failed) pool_.give_up(*failed);
   return {};
 }
 

@@ -174,6 +174,7 @@ void Engine::set_nodes(std::vector<EngineNode> nodes) {
   for (const EngineNode& node : nodes_) leases.push_back(node.fault);
   mover_.set_leases(std::move(leases));
   node_closed_.assign(nodes_.size(), 0);
+  node_late_.assign(nodes_.size(), 0);
   seen_faults_ = 0;
 }
 
@@ -236,7 +237,7 @@ void Engine::run() {
       continue;
     }
     const Duration quiet = clock_.now() - last_event;
-    if (mover_.in_flight() > 0 || mover_.devices().moves()) {
+    if (mover_.busy() || mover_.devices().moves()) {
       if (const auto due = mover_.paced_until()) {
         nap(std::max(*due - clock_.now(), Duration::zero()));
       } else if (quiet > kSpin && mover_.waits_for_stager_only()) {
@@ -336,11 +337,12 @@ std::string Engine::said_of(const TransferDone& done) const {
 
 bool Engine::take_completions() {
   const bool device_news = mover_.devices().poll_devices();
-  if (mover_.in_flight() == 0) return device_news;
+  if (!mover_.busy()) return device_news;
   std::array<TransferDone, 64> done;
   const std::size_t count = mover_.poll(done);
   bool tickets = false;
   for (std::size_t i = 0; i < count; ++i) {
+    if (done[i].late) say_late(done[i].node);
     const bool unanswered = done[i].code == Errc::kDeadline || done[i].code == Errc::kUnavailable;
     if (unanswered && !done[i].staged && !done[i].yielded) report_unresponsive(done[i].node);
     if (done[i].owner == 0) {
@@ -362,6 +364,7 @@ bool Engine::take_completions() {
     at->source->transfer_done(mover_, done[i], words, ticks_.now());
   }
   if (tickets) ticket_done_.ring();
+  say_in_time();
   return count > 0 || device_news;
 }
 
@@ -375,6 +378,23 @@ void Engine::report_unresponsive(NodeIndex node) {
   // Operations end with the lease: a job that was stopped for longer finds it over.
   const bool lapsed = !lost.fault->silent() && clock_.now() >= lost.fault->lease_end();
   lost.fault->report(lapsed ? FaultReason::kLeaseLapsed : FaultReason::kUnresponsive);
+}
+
+void Engine::say_late(NodeIndex node) {
+  if (std::exchange(node_late_[node.value()], 1) != 0) return;
+  late_nodes_ += 1;
+  log(LogLevel::kWarning, "a node does not answer: values with another home are read from there",
+      {{"node", nodes_[node.value()].label}});
+}
+
+void Engine::say_in_time() {
+  for (std::uint32_t i = 0; late_nodes_ > 0 && i < nodes_.size(); ++i) {
+    if (node_late_[i] == 0 || mover_.is_late(NodeIndex(i))) continue;
+    node_late_[i] = 0;
+    late_nodes_ -= 1;
+    if (node_closed_[i] != 0 || mover_.is_lost(NodeIndex(i))) continue;
+    log(LogLevel::kInfo, "a late node is used again", {{"node", nodes_[i].label}});
+  }
 }
 
 /// Tells the jobs at which op's end this thread wants to be woken, or that it is awake.

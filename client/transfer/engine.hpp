@@ -129,6 +129,8 @@ class Engine {
   template <typename Uses>
   void wait_until_none(const Uses& uses);
   void report_unresponsive(NodeIndex node);
+  void say_late(NodeIndex node);
+  void say_in_time();
   void nap(Duration limit);
   [[nodiscard]] std::string said_of(const TransferDone& done) const;
 
@@ -147,7 +149,9 @@ class Engine {
   std::vector<EngineNode> nodes_;
   std::vector<Attached> attached_;
   std::vector<std::uint8_t> node_closed_;
-  std::uint32_t next_owner_ = 1;  ///< 0: plain transfers
+  std::vector<std::uint8_t> node_late_;  ///< and the log has said so
+  std::uint32_t late_nodes_ = 0;         ///< how many of these
+  std::uint32_t next_owner_ = 1;         ///< 0: plain transfers
   std::uint32_t seen_faults_ = 0;
   bool stopping_ = false;
   Command waiting_;  ///< a transfer the mover had no room for

@@ -44,6 +44,8 @@ Mover::Mover(std::vector<DriverPort> drivers, const Clock& clock) : clock_(clock
   active_.resize(kTransfersMax);
   done_.resize(kTransfersMax);
   parked_.reserve(kTransfersMax);
+  after_old_puts_.reserve(kTransfersMax);
+  may_be_late_.reserve(kTransfersMax);
   free_.resize(kTransfersMax);
   for (std::uint32_t i = 0; i < kTransfersMax; ++i) free_[i] = kTransfersMax - 1 - i;
 }
@@ -90,6 +92,11 @@ Result<void> Mover::start(const Transfer& transfer) {
   active_[slot] = Active{};
   active_[slot].transfer = transfer;
   active_[slot].resumes = resumes_;
+  if (transfer.late_after > Duration{0}) {
+    HO_CHECK(!transfer.flash && transfer.streams == nullptr);
+    HO_CHECK(!nodes_.empty());
+    may_be_late_.push_back(slot);
+  }
   if (transfer.urgency == Urgency::kBulk) {
     active_[slot].transfer.urgency = Urgency::kScheduled + progress_ + Urgency::kBulkPositions;
   }
@@ -105,30 +112,32 @@ void Mover::end_waiting(std::uint32_t owner, Ended how) {
   end_waiting(stage_.large, owner, how);
   end_waiting(device_.large, owner, how);
   end_parked(owner, how);
+  std::erase_if(after_old_puts_, [&](std::uint32_t slot) { return ends(slot, owner, how); });
   for (Driver& driver : drivers_) {
     end_waiting(driver.small, owner, how);
     end_waiting(driver.large, owner, how);
   }
 }
 
-/// A transfer with bytes still to be sent stands in a queue, so the queues hold all there is to
-/// end.
+/// Ends a transfer that waits to be sent, if it is the owner's. @return whether it was.
+bool Mover::ends(std::uint32_t slot, std::uint32_t owner, Ended how) {
+  Active& active = active_[slot];
+  HO_CHECK(active.queued && active.submitted_bytes < active.transfer.bytes);
+  if (active.transfer.owner != owner) return false;
+  const bool untouched = active.submitted_bytes == 0;
+  if (how == Ended::kDropped && !(active.transfer.droppable && untouched)) return false;
+  active.queued = false;
+  active.dropped = untouched;
+  if (untouched) active.sent_ticks = 0;
+  if (how == Ended::kCanceled && active.code == Errc::kOk) active.code = Errc::kCanceled;
+  finish_if_done(slot);
+  return true;
+}
+
+/// A transfer with bytes still to be sent stands in a queue, unless it waits for its node.
 void Mover::end_waiting(Queue& queue, std::uint32_t owner, Ended how) {
-  const auto ended = [&](const HeapEntry& entry) {
-    Active& active = active_[entry.slot];
-    HO_CHECK(active.queued && active.submitted_bytes < active.transfer.bytes);
-    if (active.transfer.owner != owner) return false;
-    const bool untouched = active.submitted_bytes == 0;
-    if (how == Ended::kDropped && !(active.transfer.droppable && untouched)) return false;
-    active.queued = false;
-    active.dropped = untouched;
-    if (untouched) active.sent_ticks = 0;
-    if (how == Ended::kCanceled && active.code == Errc::kOk) active.code = Errc::kCanceled;
-    finish_if_done(entry.slot);
-    return true;
-  };
   for (Heap& heap : queue.waiting) {
-    std::erase_if(heap, ended);
+    std::erase_if(heap, [&](const HeapEntry& entry) { return ends(entry.slot, owner, how); });
     std::make_heap(heap.begin(), heap.end(), LessUrgent{});
   }
 }
@@ -249,6 +258,17 @@ bool Mover::submit_next(Driver& driver, Queue& queue, Heap& heap, std::uint64_t 
       yield(entry.slot, node);
       finish_if_done(entry.slot);
     }
+    return true;
+  }
+  if (active.transfer.late_after > Duration{0} && is_late(next_extent(active).node)) {
+    leave_heap();
+    end_late(entry.slot);
+    return true;
+  }
+  if (old_puts_at(active)) {
+    leave_heap();
+    active.queued = true;
+    after_old_puts_.push_back(entry.slot);
     return true;
   }
   const Piece piece = next_piece(driver, active);
@@ -377,6 +397,7 @@ std::size_t Mover::poll(std::span<TransferDone> out) {
   send_bounced();
   end_copies();
   end_suspects();
+  end_late();
   std::size_t written = 0;
   for (; written < out.size() && done_count_ > 0; ++written) {
     out[written] = done_[done_first_];
@@ -403,6 +424,7 @@ std::optional<TimePoint> Mover::paced_until() const {
 }
 
 void Mover::piece_done(Driver& driver, const Completion& completion) {
+  if (!left_behind_.empty() && was_left_behind(completion)) return;
   const std::uint32_t slot = slot_of(completion.op);
   HO_CHECK(slot < kTransfersMax);
   Active& active = active_[slot];
@@ -436,8 +458,9 @@ void Mover::finish_if_done(std::uint32_t slot) {
       active.transfer.owner,   active.transfer.cookie, active.code,
       node_of(active.failed),  active.failed,          active.transfer.flash.has_value(),
       active.sent_ticks,       active.dropped,         active.order,
-      active.transfer.streams, active.yielded};
+      active.transfer.streams, active.yielded,         active.late};
   done_count_ += 1;
+  if (active.transfer.late_after > Duration{0}) std::erase(may_be_late_, slot);
   free_[free_count_++] = slot;
 }
 

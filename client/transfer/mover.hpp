@@ -106,14 +106,21 @@ class Mover {
   void resume(NodeIndex node);
   /// The node is lost: transfers parked there end with kUnavailable.
   void lose(NodeIndex node);
-  /// Whether a transfer with the node would be sent now: it is neither lost nor held.
+  /// Whether a transfer with the node would be sent now: it is neither lost, held nor late.
   [[nodiscard]] bool usable(NodeIndex node) const {
-    return !is_lost(node) &&
+    return !is_lost(node) && !is_late(node) &&
            (node.value() >= nodes_.size() || nodes_[node.value()].held != Held::kAll);
   }
   /// Permanent, even if another daemon takes the node's place.
   [[nodiscard]] bool is_lost(NodeIndex node) const {
     return node.value() < leases_.size() && leases_[node.value()]->reason() != FaultReason::kNone;
+  }
+
+  /// Whether pieces of transfers that ended late are still under way there, the node's answers or
+  /// what it has to write. It is not usable() until they have ended, and gets no other put: an old
+  /// one might come in after it.
+  [[nodiscard]] bool is_late(NodeIndex node) const {
+    return node.value() < nodes_.size() && nodes_[node.value()].left_behind > 0;
   }
 
   /// Submits pieces while drivers take them. `now_ticks`, by the caller's own clock, becomes
@@ -129,6 +136,8 @@ class Mover {
 
   /// Transfers accepted and not yet returned by poll().
   [[nodiscard]] std::uint32_t in_flight() const { return in_flight_; }
+  /// Whether poll() has anything to wait for.
+  [[nodiscard]] bool busy() const { return in_flight_ > 0 || !left_behind_.empty(); }
   [[nodiscard]] bool full() const { return in_flight_ == kTransfersMax; }
   /// Whether all transfers in flight are parked or in the stager, which rings when one ends.
   [[nodiscard]] bool waits_for_stager_only() const;
@@ -141,7 +150,7 @@ class Mover {
     Transfer transfer;
     std::uint64_t submitted_bytes = 0;
     std::uint32_t pieces = 0;  ///< in flight
-    bool queued = false;       ///< stands in a driver's heap
+    bool queued = false;       ///< stands in a driver's heap, or in after_old_puts_
     bool dropped = false;
     Errc code = Errc::kOk;
     OpId failed;                   ///< set with code
@@ -150,13 +159,22 @@ class Mover {
     bool parked = false;           ///< stands in parked_, and in no heap
     bool given_up = false;         ///< is not parked again
     bool yielded = false;
+    bool late = false;
     NodeIndex parked_at;
     TimePoint parked_since;
     std::uint32_t resumes = 0;  ///< resumes_ when it was sent
   };
   struct NodeState {
     Held held = Held::kNothing;
-    std::uint32_t pieces = 0;  ///< in flight
+    std::uint32_t pieces = 0;            ///< in flight
+    std::uint32_t left_behind = 0;       ///< of these, of transfers that have ended
+    std::uint32_t puts_left_behind = 0;  ///< of these
+  };
+  /// A piece in flight whose transfer has ended late.
+  struct LeftBehind {
+    OpId op;
+    std::uint32_t driver = 0;
+    bool put = false;
   };
   struct HeapEntry {
     std::uint64_t urgency = 0;
@@ -185,8 +203,11 @@ class Mover {
     DriverPort port;  ///< the stager's and the accelerators' have no transport
     Queue small;      ///< theirs is unused
     Queue large;
-    std::uint32_t bounced = 0;  ///< operations on their way from or to an accelerator
-    [[nodiscard]] std::uint32_t pieces() const { return small.pieces + large.pieces + bounced; }
+    std::uint32_t bounced = 0;      ///< operations on their way from or to an accelerator
+    std::uint32_t left_behind = 0;  ///< in flight, and in neither queue
+    [[nodiscard]] std::uint32_t pieces() const {
+      return small.pieces + large.pieces + bounced + left_behind;
+    }
     [[nodiscard]] Queue& queue_of(const Transfer& transfer) {
       const bool beside = transfer.flash || transfer.streams != nullptr;
       return transfer.bytes <= kSmallTransferBytes && !beside ? small : large;
@@ -196,6 +217,7 @@ class Mover {
   enum class Ended : std::uint8_t { kDropped, kCanceled };
   void end_waiting(std::uint32_t owner, Ended how);
   void end_waiting(Queue& queue, std::uint32_t owner, Ended how);
+  [[nodiscard]] bool ends(std::uint32_t slot, std::uint32_t owner, Ended how);
   void enqueue(std::uint32_t slot, std::uint64_t order);
   std::size_t pump(Driver& driver, Queue& queue, std::uint64_t now_ticks);
   [[nodiscard]] Heap* next_heap(const Driver& driver, Queue& queue, std::uint64_t now_ticks);
@@ -242,6 +264,10 @@ class Mover {
   void end_parked(std::uint32_t slot);
   void end_parked(std::uint32_t owner, Ended how);
   void end_suspects();
+  [[nodiscard]] bool old_puts_at(const Active& active) const;
+  void end_late();
+  void end_late(std::uint32_t slot);
+  [[nodiscard]] bool was_left_behind(const Completion& completion);
   void finish_if_done(std::uint32_t slot);
 
   const Clock& clock_;
@@ -257,10 +283,14 @@ class Mover {
   std::vector<std::uint32_t> free_;
   std::uint32_t free_count_ = kTransfersMax;
   std::uint32_t in_flight_ = 0;
-  std::vector<NodeState> nodes_;       ///< as leases_
-  std::vector<std::uint32_t> parked_;  ///< slots
-  std::uint32_t resumes_ = 0;          ///< of all nodes
-  std::vector<TransferDone> done_;     ///< ring of kTransfersMax
+  std::vector<NodeState> nodes_;            ///< as leases_
+  std::vector<std::uint32_t> parked_;       ///< slots
+  std::uint32_t resumes_ = 0;               ///< of all nodes
+  std::vector<std::uint32_t> may_be_late_;  ///< slots of transfers with Transfer::late_after
+  std::vector<LeftBehind> left_behind_;
+  std::vector<std::uint32_t> after_old_puts_;  ///< slots of puts that wait for such pieces
+  TimePoint next_late_look_{};
+  std::vector<TransferDone> done_;  ///< ring of kTransfersMax
   std::size_t done_first_ = 0;
   std::size_t done_count_ = 0;
   std::uint64_t next_order_ = 0;

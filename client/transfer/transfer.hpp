@@ -8,6 +8,7 @@
 #include "client/accel/device_streams.hpp"
 #include "client/transfer/arena_map.hpp"
 #include "client/transfer/stager.hpp"
+#include "common/base/clock.hpp"
 #include "common/base/units.hpp"
 #include "common/model/op.hpp"
 #include "common/transport/transport.hpp"
@@ -36,6 +37,11 @@ struct Urgency {
 /// their own, so that none waits until a large one's piece is done.
 inline constexpr std::uint64_t kSmallTransferBytes = 64 * kKiB;
 
+/// Bounds of Transfer::late_after. A value whose put is given up has one home until it is put
+/// again, so puts have longer.
+inline constexpr Duration kGetLateMin = std::chrono::milliseconds(50);
+inline constexpr Duration kPutLateMin = std::chrono::milliseconds(150);
+
 /// When a move to or from an accelerator is done: when its bytes have moved, or already when its
 /// copies are queued, which others then wait for on the device.
 enum class DoneWhen : std::uint8_t { kMoved, kQueued };
@@ -62,6 +68,10 @@ struct Transfer {
   bool droppable = false;  ///< drop() may end it while nothing of it was sent
   /// The owner can do without: while the node's daemon is restarted, it fails rather than waits.
   bool yields = false;
+  /// Above zero: it ends with kDeadline, late, once nothing has come from its node for so long,
+  /// where the driver gives its memory back (transport::Caps). Another home will do. It lies on one
+  /// node.
+  Duration late_after{};
 };
 
 /// How one accepted transfer ended. Exactly one per accepted transfer.
@@ -77,7 +87,8 @@ struct TransferDone {
   bool dropped = false;  ///< nothing of it was moved, nor will be
   DeviceOrder order;     ///< on an accelerator: its end
   const DeviceStreams* streams = nullptr;
-  bool yielded = false;  ///< it failed because the node's daemon restarts; the node is not lost
+  bool yielded = false;  ///< it failed, but the node is not lost: its daemon restarts, or
+  bool late = false;     ///< it does not answer
 };
 
 }  // namespace ho::client

@@ -399,3 +399,31 @@ TEST_CASE(
   CHECK(restarts > kFaultSeeds / 2);
   CHECK(stale > 0);
 }
+
+TEST_CASE("sim: with two homes a node that stands still is left out until it answers") {
+  std::uint64_t late = 0;
+  std::uint64_t stale = 0;
+  Duration waited{};
+  for_each_seed(kFaultSeeds, [&](std::uint64_t seed) {
+    INFO("replay with HO_SEED=" << seed);
+    Prng random(seed);
+    const auto plans = doubled_plans(random);
+    if (plans.empty()) return;
+    const auto device = seed % 2 == 0 ? test::SimDevice::kArena : test::SimDevice::kHosted;
+    SimJob job(plans, random.next(), SimFault::kPauseNodes, device);
+    const SimOutcome outcome =
+        random.below(2) == 0 ? job.run(2 + random.below(5)) : job.run_mixed(4 + random.below(12));
+    REQUIRE(outcome.wrong == "");
+    REQUIRE_FALSE(outcome.failure.has_value());
+    REQUIRE(outcome.finished);
+    late += outcome.late;
+    stale += outcome.stale_values;
+    // The other node may be the only one that has a value which this one missed.
+    if (!outcome.both_paused) waited = std::max(waited, outcome.waited_max);
+  });
+  if (test::only_seed()) return;
+  CAPTURE(late, stale, waited.count());
+  CHECK(late > kFaultSeeds / 2);
+  CHECK(stale > 0);
+  CHECK(waited < std::chrono::milliseconds(200));
+}

@@ -15,9 +15,6 @@ using client::HostedMemory;
 using client::ValuePlace;
 using schedule::Access;
 
-constexpr Duration kControlNotice = std::chrono::milliseconds(1);
-constexpr Duration kUpTimeMin = std::chrono::milliseconds(20);
-
 }  // namespace
 
 TimePoint SimJob::next_event(TimePoint otherwise) const {
@@ -287,6 +284,7 @@ void SimJob::write_any() {
 
 bool SimJob::drive_until_ready(Plan& plan, std::uint64_t position) {
   client::Replay& replay = *plan.replay;
+  const TimePoint called = clock_.now();
   for (std::uint64_t turns = 0; replay.executor().ready_through() <= position; ++turns) {
     HO_CHECK(turns < 10'000'000);
     serve();
@@ -304,6 +302,7 @@ bool SimJob::drive_until_ready(Plan& plan, std::uint64_t position) {
     clock_.advance_to(
         std::min(next_event(clock_.now() + kControlNotice), clock_.now() + kControlNotice));
   }
+  outcome_.waited_max = std::max(outcome_.waited_max, clock_.now() - called);
   serve();
   return !over();
 }
@@ -357,6 +356,7 @@ void SimJob::turn() {
   const std::size_t count = mover_->poll(done);
   for (std::size_t i = 0; i < count; ++i) {
     HO_CHECK(running_ != nullptr);
+    outcome_.late += done[i].late ? 1 : 0;
     // As client::Engine::report_unresponsive().
     const bool unanswered = done[i].code == Errc::kDeadline || done[i].code == Errc::kUnavailable;
     if (doubled_faults() && unanswered && !done[i].yielded) lose(done[i].node.value());
@@ -372,78 +372,6 @@ void SimJob::wait_a_little() {
   turn();
   clock_.advance_to(
       std::min(next_event(clock_.now() + kControlNotice), clock_.now() + kControlNotice));
-}
-
-void SimJob::inject() {
-  if (clock_.now() >= fault_at_ && !outcome_.fault_happened) {
-    outcome_.fault_happened = true;
-    if (fault_ == SimFault::kRestartNodes) {
-      outcome_.fault_happened = false;
-      restart_nodes();
-    } else if (fault_ == SimFault::kKillPeer || fault_ == SimFault::kLoseNode) {
-      fabric_.kill_peer(nodes_[fault_node_].address, std::chrono::seconds(30));
-      stager_.kill(client::NodeIndex(fault_node_));
-      close_at_ = clock_.now() + kControlNotice;
-    } else {
-      fabric_.stop_peer(nodes_[fault_node_].address);
-      stager_.stop(client::NodeIndex(fault_node_));
-    }
-  }
-  if (clock_.now() >= close_at_) {
-    // The control connection broke: the transfer thread closes the peer and fails the replay.
-    close_at_ = TimePoint::max();
-    if (doubled_faults()) return lose(fault_node_);
-    transport_.close_peer(nodes_[fault_node_].peer);
-    if (running_ != nullptr)
-      running_->replay->fail(Errc::kUnavailable, client::NodeIndex(fault_node_));
-  }
-}
-
-/// As client::Engine::check_faults().
-void SimJob::lose(std::uint32_t node) {
-  if (nodes_[node].lost()) return;
-  nodes_[node].fault->report(client::FaultReason::kConnectionLost);
-  transport_.close_peer(nodes_[node].peer);
-  mover_->lose(client::NodeIndex(node));
-}
-
-/// A daemon goes, and another comes with the same memory, by another address and other keys.
-void SimJob::restart_nodes() {
-  Node& node = nodes_[fault_node_];
-  const client::NodeIndex index(fault_node_);
-  if (!restarting_) {
-    mover_->hold(index, client::Mover::Held::kAll);
-    transport_.close_peer(node.peer);
-    restarting_ = true;
-    fault_at_ = clock_.now() + Duration(static_cast<std::int64_t>(random_.below(2'000'000)));
-    return;
-  }
-  if (!mover_->quiet(index)) return;
-  node.address += "'";
-  fabric_.add_peer(node.address);
-  node.peer = *transport_.connect({NodeId(0), node.address}, clock_.now() + kControlNotice);
-  const auto attach = [&](client::ArenaMap& map) {
-    for (const client::ArenaExtent& extent : map.extents()) {
-      if (extent.node != index) continue;
-      auto grant = fabric_.expose(node.address, node.segments[extent.segment.value()],
-                                  transport::Rights::kReadWrite);
-      const auto region = transport_.attach(node.peer, std::move(grant));
-      HO_CHECK(region.ok());
-      transport_.detach(extent.region);
-      map.set_region(extent.segment, index, *region);
-    }
-  };
-  for (client::ArenaMap& map : own_maps_) attach(map);
-  for (Plan& plan : plans_) attach(plan.map);
-  mover_->resume(index);
-  restarting_ = false;
-  outcome_.restarts += 1;
-  fault_node_ = static_cast<std::uint32_t>(random_.below(nodes_.size()));
-  // Each daemon lives longer than the one before: a transfer begins again with each, and the
-  // slowest would never end else.
-  const Duration up_time = kUpTimeMin * static_cast<std::int64_t>(1 + outcome_.restarts);
-  fault_at_ =
-      clock_.now() + up_time + Duration(static_cast<std::int64_t>(random_.below(50'000'000)));
 }
 
 void SimJob::run_op(Plan& plan, std::uint32_t position) {

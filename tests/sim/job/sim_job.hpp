@@ -20,8 +20,9 @@
 namespace ho::test {
 
 /// The fault of a run, or kNone.
-/// The last three are for plans in which every storage has two homes: a node is killed, or stopped,
-/// for good; daemons are restarted again and again, with their memory.
+/// The last four are for plans in which every storage has two homes: a node is killed, or stopped,
+/// for good; daemons are restarted again and again, with their memory; one node or the
+/// other stands still for a while.
 enum class SimFault : std::uint8_t {
   kNone,
   kKillPeer,
@@ -30,7 +31,8 @@ enum class SimFault : std::uint8_t {
   kBadFlash,
   kLoseNode,
   kStopNode,
-  kRestartNodes
+  kRestartNodes,
+  kPauseNodes
 };
 /// Where device bytes lie: where plans have placed them, or where the job puts them.
 enum class SimDevice : std::uint8_t { kArena, kHosted };
@@ -47,6 +49,9 @@ struct SimOutcome {
   std::uint64_t runs = 0;          ///< times that a plan began to run
   std::uint64_t left_steps = 0;    ///< ended before their last position
   std::uint64_t restarts = 0;      ///< of daemons
+  std::uint64_t late = 0;          ///< transfers that ended because their node stood still
+  Duration waited_max{};           ///< of one position
+  bool both_paused = false;        ///< not only one of the nodes stood still
   std::uint64_t stale_values = 0;  ///< that one of two homes lacked at the end of a run
   std::uint64_t kept_values = 0;   ///< on the device alone from one plan's run to another's
 };
@@ -96,6 +101,9 @@ class SimJob {
     std::uint64_t run_steps = 0;  ///< begun in this run
   };
 
+  /// Until others hear of a lost node; the longest that the clock advances at once.
+  static constexpr Duration kControlNotice = std::chrono::milliseconds(1);
+
   void add(const schedule::Schedule& schedule);
   void place_flash(Plan& plan, client::FlashPlan& flash, std::vector<bool>& kept);
   [[nodiscard]] client::ArenaMap spread(std::uint64_t bytes,
@@ -105,6 +113,7 @@ class SimJob {
   [[nodiscard]] bool doubled_faults() const { return fault_ >= SimFault::kLoseNode; }
   void lose(std::uint32_t node);
   void restart_nodes();
+  void pause_nodes();
 
   // One act of the job each. They return early where the job has failed.
   void run_steps(Plan& plan, std::uint64_t steps);
@@ -172,6 +181,8 @@ class SimJob {
   std::uint32_t fault_node_ = 0;
   TimePoint close_at_ = TimePoint::max();
   bool restarting_ = false;  ///< the daemon of fault_node_ is being restarted
+  bool paused_ = false;      ///< fault_node_ stands still
+  std::uint64_t pauses_ = 0;
   SimOutcome outcome_;
 };
 

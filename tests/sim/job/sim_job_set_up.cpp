@@ -14,6 +14,8 @@ namespace {
 using client::ValuePlace;
 
 constexpr Duration kOpDeadline = std::chrono::milliseconds(20);
+/// Longer than nodes stand still.
+constexpr Duration kPatientDeadline = std::chrono::milliseconds(1500);
 constexpr std::uint64_t kSegmentBytes = 8192;
 
 SimLink random_link(Prng& random, SimFault fault) {
@@ -21,6 +23,8 @@ SimLink random_link(Prng& random, SimFault fault) {
   link.delay_max = Duration(1000 + static_cast<std::int64_t>(random.below(100000)));
   link.depth_ops_max = static_cast<std::uint32_t>(1 + random.below(8));
   if (random.below(2) == 0) link.bytes_per_s = 100'000'000 + random.below(1'000'000'000);
+  // So fast that what takes long took a node that stands still.
+  if (fault == SimFault::kPauseNodes) link.depth_ops_max += 4;
   if (fault == SimFault::kLoss) link.loss = 0.02;
   return link;
 }
@@ -58,12 +62,12 @@ SimJob::SimJob(const std::vector<schedule::Schedule>& plans, std::uint64_t seed,
   }
   client::DriverPort port;
   port.transport = &transport_;
-  port.piece_bytes = 1 + random_.below(9000);
+  port.piece_bytes = (fault == SimFault::kPauseNodes ? 1000 : 1) + random_.below(9000);
   port.pieces_max = static_cast<std::uint32_t>(1 + random_.below(12));
   port.small_pieces_max = static_cast<std::uint32_t>(1 + random_.below(12));
-  port.op_deadline = kOpDeadline;
+  port.op_deadline = fault == SimFault::kPauseNodes ? kPatientDeadline : kOpDeadline;
   mover_.emplace(std::vector<client::DriverPort>{port}, clock_);
-  if (doubled_faults()) mover_->set_leases(std::move(leases));
+  mover_->set_leases(std::move(leases));
   client::StagePort stage;
   stage.stager = &stager_;
   stage.piece_bytes = 1 + random_.below(5000);

@@ -73,7 +73,7 @@ struct Bench {
   }
 
   void start(Direction direction, std::uint64_t cookie, std::uint64_t offset, std::uint64_t bytes,
-             bool yields = false) {
+             bool yields = false, Duration late_after = {}) {
     Transfer made;
     made.owner = 1;
     made.cookie = cookie;
@@ -84,6 +84,7 @@ struct Bench {
     made.bytes = bytes;
     made.local = handles;
     made.yields = yields;
+    made.late_after = late_after;
     REQUIRE(mover->start(made).ok());
   }
 
@@ -271,6 +272,61 @@ TEST_CASE("mover: parked transfers can be canceled") {
   bench.start(Direction::kPut, 2, 0, 500);
   bench.run_until([&] { return bench.mover->in_flight() == 0; });
   CHECK(bench.ended.back().code == Errc::kOk);
+}
+
+constexpr Duration kLate = std::chrono::milliseconds(50);
+
+TEST_CASE("mover: a transfer ends late when nothing comes from its node, and leaves the memory") {
+  Bench bench;
+  const auto way = GENERATE(Direction::kGet, Direction::kPut);
+  bench.start(way, 1, 0, 700, true, kLate);
+  bench.start(way, 2, kSegmentBytes, 700, true, kLate);
+  bench.start(way, 3, 700, 100);
+  bench.fabric.stop_peer(bench.names[0]);
+  const TimePoint begin = bench.clock.now();
+  bench.run_until([&] { return bench.ended.size() == 2; });
+  CHECK(bench.clock.now() - begin >= kLate);
+  CHECK(bench.clock.now() - begin < 2 * kLate);
+  for (const TransferDone& done : bench.ended) {
+    CHECK((done.cookie == 1) == (done.code == Errc::kDeadline));
+    CHECK((done.cookie == 1) == done.late);
+    CHECK((done.cookie == 1) == done.yielded);
+  }
+  CHECK(bench.mover->is_late(NodeIndex(0)));
+  CHECK_FALSE(bench.mover->usable(NodeIndex(0)));
+  CHECK(bench.mover->usable(NodeIndex(1)));
+  // Another one with the node ends at once; one that no other home can serve waits.
+  bench.start(way, 4, 0, 100, true, kLate);
+  bench.run_until([&] { return bench.ended.size() == 3; });
+  CHECK(bench.ended.back().late);
+  const auto target = std::span(bench.memory).subspan(4 * kSegmentBytes, 700);
+  std::fill(target.begin(), target.end(), std::byte{9});
+  bench.fabric.resume_peer(bench.names[0]);
+  bench.run_until([&] { return !bench.mover->busy(); });
+  CHECK(bench.ended.back().cookie == 3);
+  CHECK(bench.ended.back().code == Errc::kOk);
+  CHECK(bench.mover->usable(NodeIndex(0)));
+  CHECK(std::all_of(target.begin(), target.end(), [](std::byte b) { return b == std::byte{9}; }));
+}
+
+TEST_CASE("mover: a put does not pass one that was left behind") {
+  test::for_each_seed(50, [](std::uint64_t seed) {
+    INFO("seed " << seed);
+    Bench bench(seed);
+    const auto bytes = std::span(bench.memory).first(100);
+    std::fill(bytes.begin(), bytes.end(), std::byte{1});
+    bench.start(Direction::kPut, 1, 0, 100, true, kLate);
+    bench.fabric.stop_peer(bench.names[0]);
+    bench.run_until([&] { return bench.ended.size() == 1; });
+    REQUIRE(bench.ended[0].late);
+    std::fill(bytes.begin(), bytes.end(), std::byte{2});
+    bench.start(Direction::kPut, 2, 0, 100);
+    bench.mover->pump(0);
+    bench.fabric.resume_peer(bench.names[0]);
+    bench.run_until([&] { return !bench.mover->busy(); });
+    REQUIRE(bench.ended.back().code == Errc::kOk);
+    REQUIRE(std::equal(bytes.begin(), bytes.end(), bench.segments[0].begin()));
+  });
 }
 
 }  // namespace

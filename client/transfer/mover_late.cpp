@@ -1,0 +1,87 @@
+// Transfers that their owners can do without, with a node that does not answer.
+#include <algorithm>
+
+#include "client/transfer/mover.hpp"
+#include "client/transfer/piece_id.hpp"
+#include "common/base/check.hpp"
+
+namespace ho::client {
+namespace {
+
+/// Between two looks for nodes that do not answer.
+constexpr Duration kLateLook = std::chrono::milliseconds(2);
+
+}  // namespace
+
+/// Whether the transfer is a put that might be passed by one that was left behind at its node.
+bool Mover::old_puts_at(const Active& active) const {
+  if (active.transfer.direction != Direction::kPut || active.transfer.flash) return false;
+  const NodeIndex node = next_extent(active).node;
+  return node.value() < nodes_.size() && nodes_[node.value()].puts_left_behind > 0;
+}
+
+void Mover::end_late() {
+  if (may_be_late_.empty()) return;
+  const TimePoint now = clock_.now();
+  if (now < next_late_look_) return;
+  next_late_look_ = now + kLateLook;
+  for (std::size_t i = may_be_late_.size(); i-- > 0;) {
+    const std::uint32_t slot = may_be_late_[i];
+    const Active& active = active_[slot];
+    if (active.pieces == 0 || active.code != Errc::kOk) continue;
+    const ArenaExtent& extent =
+        active.transfer.arena->extent_at(active.transfer.arena_offset_bytes);
+    const Driver& driver = drivers_[extent.driver.value()];
+    const Duration silence = driver.port.transport->silence(extent.region);
+    if (silence >= active.transfer.late_after) end_late(slot);
+  }
+}
+
+/// Leaves the transfer's pieces behind. Where the transport keeps some, it ends with the last of
+/// these.
+void Mover::end_late(std::uint32_t slot) {
+  Active& active = active_[slot];
+  const ArenaExtent& extent = active.transfer.arena->extent_at(active.transfer.arena_offset_bytes);
+  Driver& driver = drivers_[extent.driver.value()];
+  fail(active, Errc::kDeadline, piece_id(slot, extent.node, next_op_++));
+  active.given_up = active.yielded = active.late = true;
+  if (active.pieces > 0) {
+    // Those of an earlier transfer in this slot were given back then.
+    const auto given =
+        driver.port.transport->give_back([slot](OpId op) { return slot_of(op) == slot; });
+    HO_CHECK(given.size() <= active.pieces);
+    const bool put = active.transfer.direction == Direction::kPut;
+    const auto count = static_cast<std::uint32_t>(given.size());
+    for (const OpId op : given) {
+      left_behind_.push_back({op, extent.driver.value(), put});
+      NodeState& node = nodes_[node_of(op).value()];
+      node.left_behind += 1;
+      node.puts_left_behind += put ? 1 : 0;
+    }
+    active.pieces -= count;
+    driver.queue_of(active.transfer).pieces -= count;
+    driver.left_behind += count;
+  }
+  finish_if_done(slot);
+}
+
+bool Mover::was_left_behind(const Completion& completion) {
+  const auto at = std::find_if(left_behind_.begin(), left_behind_.end(),
+                               [&](const LeftBehind& one) { return one.op == completion.op; });
+  if (at == left_behind_.end()) return false;
+  NodeState& node = nodes_[node_of(at->op).value()];
+  HO_CHECK(node.pieces > 0 && node.left_behind > 0 && drivers_[at->driver].left_behind > 0);
+  node.pieces -= 1;
+  node.left_behind -= 1;
+  node.puts_left_behind -= at->put ? 1 : 0;
+  drivers_[at->driver].left_behind -= 1;
+  left_behind_.erase(at);
+  std::erase_if(after_old_puts_, [&](std::uint32_t slot) {
+    if (old_puts_at(active_[slot])) return false;
+    enqueue(slot, next_order_++);
+    return true;
+  });
+  return true;
+}
+
+}  // namespace ho::client
