@@ -271,8 +271,7 @@ void Replay::start(Mover& mover, std::uint32_t number) {
   const std::uint64_t step = first_step_ + flight.instance.step;
   transfer.arena_offset_bytes = area.begin_bytes + offsets[step % offsets.size()];
   transfer.yields = flight.yields;
-  // An accelerator's bytes are the copy streams' until these have passed.
-  if (flight.yields && memory_.streams == nullptr) transfer.late_after = move.late_after;
+  if (flight.yields) transfer.late_after = move.late_after;
   transfer.bytes = move.bytes;
   transfer.flash = move.flash;
   if (!move.flash && hosted_ != nullptr) {

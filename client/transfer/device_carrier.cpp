@@ -109,6 +109,15 @@ bool DeviceCarrier::arrived(const Completion& completion) {
   return true;
 }
 
+void DeviceCarrier::end_late(std::span<const OpId> ops) {
+  for (Flight& flight : flights_) {
+    const bool sent = flight.phase == Phase::kSent;
+    if (!sent || std::find(ops.begin(), ops.end(), flight.piece.op) == ops.end()) continue;
+    flight.phase = Phase::kFailed;
+    flight.code = Errc::kDeadline;
+  }
+}
+
 void DeviceCarrier::advance(Flight& flight) {
   DeviceStreams& streams = *flight.piece.streams;
   const bool waits_for_device = flight.phase == Phase::kQueued || flight.phase == Phase::kStoring;

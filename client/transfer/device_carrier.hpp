@@ -84,6 +84,9 @@ class DeviceCarrier {
   /// What became of an operation of the network. @return false: it is none of a piece's here.
   [[nodiscard]] bool arrived(const Completion& completion);
 
+  /// Ends pieces that were sent, with kDeadline: the network leaves their bounce memory alone.
+  void end_late(std::span<const OpId> ops);
+
   /// Goes on with what waits for copies. @return how many pieces are done.
   std::size_t poll(std::span<DevicePieceDone> out);
   /// Looks what accelerators have done. @return whether they have done anything.

@@ -93,8 +93,7 @@ Result<void> Mover::start(const Transfer& transfer) {
   active_[slot].transfer = transfer;
   active_[slot].resumes = resumes_;
   if (transfer.late_after > Duration{0}) {
-    HO_CHECK(!transfer.flash && transfer.streams == nullptr);
-    HO_CHECK(!nodes_.empty());
+    HO_CHECK(!transfer.flash && !nodes_.empty());
     may_be_late_.push_back(slot);
   }
   if (transfer.urgency == Urgency::kBulk) {
@@ -342,6 +341,8 @@ Result<void> Mover::submit_copy(const Active& active, const ArenaExtent& extent,
 void Mover::send_bounced() {
   devices_.send([this](const DeviceCarrier::Send& send) {
     const DevicePiece& piece = *send.piece;
+    const Active& active = active_[slot_of(piece.op)];
+    if (active.late) return Result<void>(Error(active.code, "its node does not answer"));
     auto ok = submit_piece(
         {piece.op, piece.direction, send.memory, *send.local, *piece.extent, piece.within_bytes});
     if (ok) drivers_[piece.extent->driver.value()].bounced += 1;
@@ -424,7 +425,8 @@ std::optional<TimePoint> Mover::paced_until() const {
 }
 
 void Mover::piece_done(Driver& driver, const Completion& completion) {
-  if (!left_behind_.empty() && was_left_behind(completion)) return;
+  // An accelerator's piece has the name of its operation in the network.
+  if (&driver != &device_ && !left_behind_.empty() && was_left_behind(completion)) return;
   const std::uint32_t slot = slot_of(completion.op);
   HO_CHECK(slot < kTransfersMax);
   Active& active = active_[slot];

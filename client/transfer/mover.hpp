@@ -173,7 +173,7 @@ class Mover {
   /// A piece in flight whose transfer has ended late.
   struct LeftBehind {
     OpId op;
-    std::uint32_t driver = 0;
+    DriverIndex driver;
     bool put = false;
   };
   struct HeapEntry {
@@ -267,6 +267,7 @@ class Mover {
   [[nodiscard]] bool old_puts_at(const Active& active) const;
   void end_late();
   void end_late(std::uint32_t slot);
+  void leave_behind(std::uint32_t slot, DriverIndex driver);
   [[nodiscard]] bool was_left_behind(const Completion& completion);
   void finish_if_done(std::uint32_t slot);
 

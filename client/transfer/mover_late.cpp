@@ -37,32 +37,43 @@ void Mover::end_late() {
   }
 }
 
-/// Leaves the transfer's pieces behind. Where the transport keeps some, it ends with the last of
-/// these.
+/// Leaves the transfer's operations behind. Where the transport keeps some, or pieces are on their
+/// way on an accelerator, it ends with the last of these.
 void Mover::end_late(std::uint32_t slot) {
   Active& active = active_[slot];
   const ArenaExtent& extent = active.transfer.arena->extent_at(active.transfer.arena_offset_bytes);
-  Driver& driver = drivers_[extent.driver.value()];
   fail(active, Errc::kDeadline, piece_id(slot, extent.node, next_op_++));
   active.given_up = active.yielded = active.late = true;
-  if (active.pieces > 0) {
-    // Those of an earlier transfer in this slot were given back then.
-    const auto given =
-        driver.port.transport->give_back([slot](OpId op) { return slot_of(op) == slot; });
-    HO_CHECK(given.size() <= active.pieces);
-    const bool put = active.transfer.direction == Direction::kPut;
-    const auto count = static_cast<std::uint32_t>(given.size());
-    for (const OpId op : given) {
-      left_behind_.push_back({op, extent.driver.value(), put});
-      NodeState& node = nodes_[node_of(op).value()];
-      node.left_behind += 1;
-      node.puts_left_behind += put ? 1 : 0;
-    }
+  if (active.pieces > 0) leave_behind(slot, extent.driver);
+  finish_if_done(slot);
+}
+
+void Mover::leave_behind(std::uint32_t slot, DriverIndex index) {
+  Active& active = active_[slot];
+  Driver& driver = drivers_[index.value()];
+  // Those of an earlier transfer in this slot were given back then.
+  const auto given =
+      driver.port.transport->give_back([slot](OpId op) { return slot_of(op) == slot; });
+  const auto count = static_cast<std::uint32_t>(given.size());
+  HO_CHECK(count <= active.pieces);
+  const bool put = active.transfer.direction == Direction::kPut;
+  const bool bounced = active.transfer.streams != nullptr;
+  for (const OpId op : given) {
+    left_behind_.push_back({op, index, put});
+    NodeState& node = nodes_[node_of(op).value()];
+    node.left_behind += 1;
+    node.puts_left_behind += put ? 1 : 0;
+    if (bounced) node.pieces += 1;  // beside the accelerator's piece, which ends by itself
+  }
+  driver.left_behind += count;
+  if (bounced) {
+    HO_CHECK(count <= driver.bounced);
+    driver.bounced -= count;
+    devices_.end_late(given);
+  } else {
     active.pieces -= count;
     driver.queue_of(active.transfer).pieces -= count;
-    driver.left_behind += count;
   }
-  finish_if_done(slot);
 }
 
 bool Mover::was_left_behind(const Completion& completion) {
@@ -70,11 +81,11 @@ bool Mover::was_left_behind(const Completion& completion) {
                                [&](const LeftBehind& one) { return one.op == completion.op; });
   if (at == left_behind_.end()) return false;
   NodeState& node = nodes_[node_of(at->op).value()];
-  HO_CHECK(node.pieces > 0 && node.left_behind > 0 && drivers_[at->driver].left_behind > 0);
+  HO_CHECK(node.pieces > 0 && node.left_behind > 0 && drivers_[at->driver.value()].left_behind > 0);
   node.pieces -= 1;
   node.left_behind -= 1;
   node.puts_left_behind -= at->put ? 1 : 0;
-  drivers_[at->driver].left_behind -= 1;
+  drivers_[at->driver.value()].left_behind -= 1;
   left_behind_.erase(at);
   std::erase_if(after_old_puts_, [&](std::uint32_t slot) {
     if (old_puts_at(active_[slot])) return false;

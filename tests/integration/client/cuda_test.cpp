@@ -7,6 +7,7 @@
 #include <csignal>
 #include <future>
 #include <hyperoffload/hyperoffload.hpp>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -20,6 +21,7 @@
 #include "tests/support/cuda/fake_cuda.hpp"
 #include "tests/support/schedule_builder.hpp"
 #include "tests/support/staged_schedule.hpp"
+#include "tests/support/stderr_capture.hpp"
 #include "tools/analyzer/analyzer.hpp"
 
 namespace {
@@ -43,6 +45,20 @@ schedule::Schedule analyzed(const schedule::Schedule& source, Prng& random) {
     REQUIRE(outcome.ok());
     if (const auto* plan = std::get_if<schedule::Schedule>(&*outcome)) return *plan;
   }
+}
+
+/// A planned step in which each storage has two homes. None: the budget is too small.
+std::optional<schedule::Schedule> doubled(Prng& random) {
+  const schedule::Schedule source = test::random_schedule(random);
+  const Graph graph = test::graph_of(source);
+  analyzer::Options options;
+  const std::uint64_t peak = analyzer::peak_unmanaged_bytes(graph);
+  options.device_budget_bytes = peak / 2 + random.below(peak / 2 + 1) + 256;
+  options.copies.fill(2);
+  const auto outcome = analyzer::analyze(graph, source.hardware, options);
+  REQUIRE(outcome.ok());
+  const auto* const plan = std::get_if<schedule::Schedule>(&*outcome);
+  return plan != nullptr ? std::optional(*plan) : std::nullopt;
 }
 
 /// Memory by callbacks and arenas take turns.
@@ -158,16 +174,8 @@ TEST_CASE("cuda: with two homes a job goes on when a node is lost") {
   for (std::uint64_t seed = 1; seed <= 24; ++seed) {
     INFO("seed " << seed);
     Prng random(seed);
-    const schedule::Schedule source = test::random_schedule(random);
-    const Graph graph = test::graph_of(source);
-    analyzer::Options options;
-    const std::uint64_t peak = analyzer::peak_unmanaged_bytes(graph);
-    options.device_budget_bytes = peak / 2 + random.below(peak / 2 + 1) + 256;
-    options.copies.fill(2);
-    const auto outcome = analyzer::analyze(graph, source.hardware, options);
-    REQUIRE(outcome.ok());
-    const auto* const plan = std::get_if<schedule::Schedule>(&*outcome);
-    if (plan == nullptr) continue;
+    const auto plan = doubled(random);
+    if (!plan) continue;
     ran += 1;
     TwoNodes nodes({.ddr_bytes = 64U << 20U, .lease_ms = 10'000});
     const PoolHandle pool = connect_pool(nodes.address(0), seed % 2 == 0 ? "local" : "tcp");
@@ -190,6 +198,44 @@ TEST_CASE("cuda: with two homes a job goes on when a node is lost") {
     CHECK(job.wrong() == "");
   }
   CHECK(ran > 12);
+}
+
+TEST_CASE("cuda: with two homes a step does not wait for a node that stands still") {
+  std::uint64_t ran = 0;
+  test::StderrCapture said;
+  for (std::uint64_t seed = 1; seed <= 16; ++seed) {
+    INFO("seed " << seed);
+    Prng random(seed);
+    const auto plan = doubled(random);
+    if (!plan) continue;
+    ran += 1;
+    // Neither lease nor deadline ends what is sent to the node.
+    TwoNodes nodes({.ddr_bytes = 64U << 20U, .lease_ms = 600'000});
+    const PoolHandle pool = connect_pool(nodes.address(0), "tcp", "test", 0, 300'000);
+    const auto device = CudaDevice::open(seed, 300);
+    if (device == nullptr) return;
+    PlannedJob job(pool.get(), *plan, seed, *device, device_of(seed));
+    REQUIRE(job.error() == "");
+    REQUIRE(job.run(1 + random.below(3)) == HO_OK);
+    REQUIRE(job.begin_step() == HO_OK);
+    const int stopped = static_cast<int>(seed / 2 % 2);
+    const auto from = static_cast<std::uint32_t>(random.below(ho_position_count(job.plan())));
+    for (std::uint32_t p = 0; p < ho_position_count(job.plan()); ++p) {
+      if (p == from) nodes.daemon(stopped).send(SIGSTOP);
+      REQUIRE(job.run_next(p) == HO_OK);
+    }
+    REQUIRE(job.end_step() == HO_OK);
+    REQUIRE(job.run(2) == HO_OK);
+    nodes.daemon(stopped).send(SIGCONT);
+    INFO(job.error());
+    REQUIRE(job.run(4) == HO_OK);
+    REQUIRE(job.sync_and_compare() == HO_OK);
+    CHECK(job.wrong() == "");
+    CHECK(device->check() == "");
+  }
+  CHECK(ran > 8);
+  CHECK(said.text().find("a transfer with it failed") == std::string::npos);
+  CHECK(said.text().find("a node does not answer") != std::string::npos);
 }
 
 TEST_CASE("cuda: flash is staged when the device reaches the op that needs it") {
@@ -308,10 +354,12 @@ TEST_CASE("cuda: a look at a value that is on its way to the device finds it") {
   B b;
   const auto x = b.storage("x", kBytes, B::kActivation);
   const auto w = b.storage("w", kBytes, B::kWeight, 0);
+  constexpr std::uint32_t kUsed = 5;  // the op that needs the weight
   b.op({B::write(x, kBytes)});
+  for (std::uint32_t p = 1; p < kUsed; ++p) b.op({B::read(x, kBytes)});
   b.op({B::read(x, kBytes), B::update(w, 0)});
-  b.prefetch(w, 0, {.before = 1, .after_cache_ops = {B::previous(2)}});
-  b.store(w, 0, {.after = 1, .after_cache_ops = {B::same(0)}});
+  b.prefetch(w, 0, {.before = kUsed, .after_cache_ops = {B::previous(2)}});
+  b.store(w, 0, {.after = kUsed, .after_cache_ops = {B::same(0)}});
   b.detach(w, 0, {.after_cache_ops = {B::same(1)}});
   PlannedJob job(pool.get(), b.finish(), 1, *device, PlannedJob::Device::kHosted);
   REQUIRE(job.error() == "");
@@ -324,13 +372,18 @@ TEST_CASE("cuda: a look at a value that is on its way to the device finds it") {
     INFO("step " << i);
     REQUIRE(ho_read(job.plan(), 101, value.data(), value.size()) == HO_OK);
     REQUIRE(job.begin_step() == HO_OK);
-    REQUIRE(job.run_next(0) == HO_OK);
-    if (void* const there = ho_operand(job.plan(), 1, 101); there != nullptr) {
-      REQUIRE(ho_peek(job.runtime(), weight, there, kBytes) == HO_OK);
-      device->expect(static_cast<std::byte*>(there), value, "peeked");
-      on_the_way += 1;
+    for (std::uint32_t p = 0; p < kUsed; ++p) {
+      REQUIRE(job.run_next(p) == HO_OK);
+      // Memory has just been taken for it, or some time ago, or the transfer thread sleeps still.
+      if (void* const there = ho_operand(job.plan(), kUsed, 101); there != nullptr) {
+        REQUIRE(ho_peek(job.runtime(), weight, there, kBytes) == HO_OK);
+        device->expect(static_cast<std::byte*>(there), value, "peeked");
+        on_the_way += 1;
+      } else {
+        std::this_thread::sleep_for(200us);
+      }
     }
-    REQUIRE(job.run_next(1) == HO_OK);
+    REQUIRE(job.run_next(kUsed) == HO_OK);
     REQUIRE(job.end_step() == HO_OK);
     CHECK(device->check() == "");
   }

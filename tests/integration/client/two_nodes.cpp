@@ -90,13 +90,14 @@ std::uint64_t TwoNodes::granted_bytes(int node) const {
 }
 
 PoolHandle connect_pool(const std::string& addresses, const char* transport, const char* name,
-                        std::uint64_t link_bytes_per_s) {
+                        std::uint64_t link_bytes_per_s, std::uint32_t op_deadline_ms) {
   ho_connect_options options{};
   options.struct_bytes = sizeof(options);
   options.pool = addresses.c_str();
   options.transport = transport;
   options.name = name;
   options.link_bytes_per_s = link_bytes_per_s;
+  options.op_deadline_ms = op_deadline_ms;
   ho_pool* pool = nullptr;
   const ho_status status = ho_connect(&options, &pool);
   INFO(ho_last_error());

@@ -60,7 +60,7 @@ using PoolHandle = std::unique_ptr<ho_pool, PoolCloser>;
 /// Connects over `transport` ("auto", "local", "tcp"). Fails the test if that fails.
 /// @param link_bytes_per_s  the limit of gets and of puts; 0: none
 [[nodiscard]] PoolHandle connect_pool(const std::string& addresses, const char* transport,
-                                      const char* name = "test",
-                                      std::uint64_t link_bytes_per_s = 0);
+                                      const char* name = "test", std::uint64_t link_bytes_per_s = 0,
+                                      std::uint32_t op_deadline_ms = 0);
 
 }  // namespace ho::test
