@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
@@ -40,17 +41,45 @@ Result<std::string> check_target(std::string path) {
   return path;
 }
 
-/// Waits for the end of the pipe, and removes the folder.
-[[noreturn]] void clean_up_later(int read_end, const std::string& folder) {
+/// Makes a folder by mkdtemp()'s pattern, as others make theirs. @return 0; errno.
+int make_folder(std::string& pattern) {
+  if (::mkdtemp(pattern.data()) == nullptr) return errno;
+  const mode_t mask = ::umask(0);
+  ::umask(mask);
+  if (::chmod(pattern.c_str(), 0777 & ~mask) == 0) return 0;
+  const int error = errno;
+  ::rmdir(pattern.c_str());
+  return error;
+}
+
+/// Makes the folder, tells its name by `told`, waits for the end of `alive` and removes it. The
+/// parent may be killed at any moment, so it never has the folder alone.
+[[noreturn]] void keep_for_parent(UniqueFd alive, UniqueFd told, std::string folder) {
   ::setsid();  // Ctrl-C is for the parent
   const UniqueFd nowhere(::open("/dev/null", O_RDWR | O_CLOEXEC));
   for (const int standard : {0, 1, 2}) ::dup2(nowhere.get(), standard);
+  const int error = make_folder(folder);
+  const std::string text = error == 0 ? folder : std::to_string(error);
+  const bool whole = ::write(told.get(), text.data(), text.size()) >= 0;
+  told.reset();
+  if (error != 0) ::_exit(0);
   char byte = 0;
-  while (::read(read_end, &byte, 1) < 0 && errno == EINTR) {
+  while (whole && ::read(alive.get(), &byte, 1) < 0 && errno == EINTR) {
   }
   std::error_code ignored;
   fs::remove_all(folder, ignored);
   ::_exit(0);
+}
+
+/// Reads until the other end is closed.
+std::string read_all(int fd) {
+  std::string all;
+  std::array<char, 4096> some{};
+  for (;;) {
+    const ssize_t got = ::read(fd, some.data(), some.size());
+    if (got > 0) all.append(some.data(), static_cast<std::size_t>(got));
+    if (got == 0 || (got < 0 && errno != EINTR)) return all;
+  }
 }
 
 }  // namespace
@@ -60,23 +89,27 @@ Result<NewFolder> NewFolder::create(const std::string& path) {
   if (!target) return target.error();
   NewFolder out;
   out.path_ = std::move(*target);
-  std::string part = out.path_ + ".XXXXXX";
-  if (::mkdtemp(part.data()) == nullptr) return errno_error(errno, part);
-  out.part_ = part;
-  const mode_t mask = ::umask(0);
-  ::umask(mask);
-  int ends[2];
-  if (::chmod(part.c_str(), 0777 & ~mask) != 0 || ::pipe2(ends, O_CLOEXEC) != 0) {
-    return errno_error(errno, part);
-  }
-  const UniqueFd read_end(ends[0]);
-  out.alive_ = UniqueFd(ends[1]);
+  const std::string pattern = out.path_ + ".XXXXXX";
+  int alive[2];
+  int told[2];
+  if (::pipe2(alive, O_CLOEXEC) != 0) return errno_error(errno, "pipe");
+  UniqueFd alive_end(alive[0]);
+  out.alive_ = UniqueFd(alive[1]);
+  if (::pipe2(told, O_CLOEXEC) != 0) return errno_error(errno, "pipe");
+  const UniqueFd told_end(told[0]);
+  UniqueFd tells(told[1]);
   const pid_t child = ::fork();
   if (child < 0) return errno_error(errno, "fork");
   if (child == 0) {
     out.alive_.reset();
-    clean_up_later(read_end.get(), part);
+    keep_for_parent(std::move(alive_end), std::move(tells), pattern);
   }
+  tells.reset();
+  std::string said = read_all(told_end.get());
+  if (said.size() != pattern.size()) {
+    return errno_error(said.empty() ? EIO : std::atoi(said.c_str()), pattern);
+  }
+  out.part_ = std::move(said);
   return out;
 }
 
