@@ -51,7 +51,7 @@ bool Replay::direct(const Mover& mover, std::uint32_t number) {
     flight.yields = may_give_up(mover, move);
     const NodeIndex node = node_of(move, move.home);
     // Without another home it waits for a daemon that is restarted.
-    starts = mover.usable(node) || (!flight.yields && !mover.is_lost(node));
+    starts = mover.takes_puts(node) || (!flight.yields && !mover.is_lost(node));
     if (!starts && !flight.yields) no_home(move);
   }
   if (starts) return true;

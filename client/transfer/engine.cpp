@@ -364,6 +364,7 @@ bool Engine::take_completions() {
     at->source->transfer_done(mover_, done[i], words, ticks_.now());
   }
   if (tickets) ticket_done_.ring();
+  while (const auto node = mover_.take_unanswered()) report_unresponsive(*node);
   say_in_time();
   return count > 0 || device_news;
 }

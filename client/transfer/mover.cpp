@@ -259,7 +259,7 @@ bool Mover::submit_next(Driver& driver, Queue& queue, Heap& heap, std::uint64_t 
     }
     return true;
   }
-  if (active.transfer.late_after > Duration{0} && is_late(next_extent(active).node)) {
+  if (late_already(active)) {
     leave_heap();
     end_late(entry.slot);
     return true;

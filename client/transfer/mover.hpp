@@ -123,6 +123,19 @@ class Mover {
     return node.value() < nodes_.size() && nodes_[node.value()].left_behind > 0;
   }
 
+  /// Whether a put that another home can do without would be sent there now. Puts have longer than
+  /// gets until they are late.
+  [[nodiscard]] bool takes_puts(NodeIndex node) const {
+    if (node.value() >= nodes_.size()) return !is_lost(node);
+    const NodeState& state = nodes_[node.value()];
+    return !is_lost(node) && state.held != Held::kAll && state.puts_left_behind == 0;
+  }
+  /// A node that left what was left behind there without an answer by its deadline; each is given
+  /// out once.
+  [[nodiscard]] std::optional<NodeIndex> take_unanswered() {
+    return std::exchange(unanswered_, std::nullopt);
+  }
+
   /// Submits pieces while drivers take them. `now_ticks`, by the caller's own clock, becomes
   /// TransferDone::sent_ticks of transfers that leave the queue. @return how many were submitted.
   std::size_t pump(std::uint64_t now_ticks);
@@ -265,6 +278,7 @@ class Mover {
   void end_parked(std::uint32_t owner, Ended how);
   void end_suspects();
   [[nodiscard]] bool old_puts_at(const Active& active) const;
+  [[nodiscard]] bool late_already(const Active& active) const;
   void end_late();
   void end_late(std::uint32_t slot);
   void leave_behind(std::uint32_t slot, DriverIndex driver);
@@ -291,6 +305,7 @@ class Mover {
   std::vector<LeftBehind> left_behind_;
   std::vector<std::uint32_t> after_old_puts_;  ///< slots of puts that wait for such pieces
   TimePoint next_late_look_{};
+  std::optional<NodeIndex> unanswered_;
   std::vector<TransferDone> done_;  ///< ring of kTransfersMax
   std::size_t done_first_ = 0;
   std::size_t done_count_ = 0;

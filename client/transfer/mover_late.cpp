@@ -13,7 +13,14 @@ constexpr Duration kLateLook = std::chrono::milliseconds(2);
 
 }  // namespace
 
-/// Whether the transfer is a put that might be passed by one that was left behind at its node.
+/// Whether the transfer ends late without being sent.
+bool Mover::late_already(const Active& active) const {
+  if (active.transfer.late_after == Duration{0}) return false;
+  const NodeIndex node = next_extent(active).node;
+  return active.transfer.direction == Direction::kGet ? is_late(node) : old_puts_at(active);
+}
+
+/// Whether the transfer is a put that an older one, left behind at its node, might overwrite.
 bool Mover::old_puts_at(const Active& active) const {
   if (active.transfer.direction != Direction::kPut || active.transfer.flash) return false;
   const NodeIndex node = next_extent(active).node;
@@ -86,6 +93,8 @@ bool Mover::was_left_behind(const Completion& completion) {
   node.left_behind -= 1;
   node.puts_left_behind -= at->put ? 1 : 0;
   drivers_[at->driver.value()].left_behind -= 1;
+  // One closes the peer; the others end as unavailable.
+  if (completion.code == Errc::kDeadline) unanswered_ = node_of(at->op);
   left_behind_.erase(at);
   std::erase_if(after_old_puts_, [&](std::uint32_t slot) {
     if (old_puts_at(active_[slot])) return false;

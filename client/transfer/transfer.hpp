@@ -38,9 +38,9 @@ struct Urgency {
 inline constexpr std::uint64_t kSmallTransferBytes = 64 * kKiB;
 
 /// Bounds of Transfer::late_after. A value whose put is given up has one home until it is put
-/// again, so puts have longer.
+/// again, so puts have longer than TCP takes to repeat a lost packet (0.2 s).
 inline constexpr Duration kGetLateMin = std::chrono::milliseconds(50);
-inline constexpr Duration kPutLateMin = std::chrono::milliseconds(150);
+inline constexpr Duration kPutLateMin = std::chrono::milliseconds(300);
 
 /// When a move to or from an accelerator is done: when its bytes have moved, or already when its
 /// copies are queued, which others then wait for on the device.

@@ -46,6 +46,7 @@ def survive(pool, gpt, transport, what, victim):
     assert job.wait_for(LOST), "the job did not notice"
     noticed = job.said().split(LATE if LATE in job.said() else LOST)[0]
     assert (what == "kill") != (LATE in job.said()), "it waited for the node, or left out one that was gone"
+    assert BACK not in job.said(), "a node that has answered nothing is used again"
     lost_at = noticed.count(": loss ")
     back_at = job.at_step()
     if come_back:

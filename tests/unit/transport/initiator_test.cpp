@@ -317,8 +317,6 @@ TEST_CASE("initiator: connecting takes the rails that answer, and fails where no
   CHECK(initiator.connect({NodeId(1), "ab"}, clock.now()).error().code() == Errc::kDeadline);
 }
 
-/// Everything at once: whatever happens, each accepted operation ends once, and no put is on two
-/// rails, one of which has not been ended at both sides.
 TEST_CASE("initiator: what is given back is the caller's at once, and still ends") {
   Bed bed(Fenced::kYes, "ab", {64, 1 * kMiB});
   REQUIRE(bed.get(1, kMiB).ok());
@@ -365,6 +363,8 @@ TEST_CASE("initiator: a peer is silent while it owes answers and nothing moves")
   CHECK(bed.initiator->silence(bed.region) < 20ms);  // the shortest of its rails
 }
 
+/// Everything at once: whatever happens, each accepted operation ends once, and no put is on two
+/// rails, one of which has not been ended at both sides.
 TEST_CASE("initiator: under random events each operation ends once, and no old put is abroad") {
   ho::test::for_each_seed(300, [](std::uint64_t seed) {
     INFO("HO_SEED=" << seed);
