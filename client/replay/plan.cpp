@@ -133,15 +133,22 @@ Result<void> Plan::write_input(Input& input, std::span<const std::byte> data) {
   const auto copy = storages.registered(Direction::kPut, bounce_handles_);
   const auto hurried = storages.registered(Direction::kPut, bounce_handles_, kPutLateMin);
   std::uint8_t& missed = input.missed[step % 2];
-  missed = 0;
-  for (std::size_t at = 0; at < data.size(); at += bounce_.size()) {
-    const auto part = data.subspan(at, std::min(bounce_.size(), data.size() - at));
-    std::copy(part.begin(), part.end(), bounce_.begin());
-    const auto bytes = std::span(bounce_).first(part.size());
-    auto moved = storages.put_some(input.home, step % 2, at, bytes, copy, hurried, missed);
-    if (!moved) {
-      return runtime_.moved_badly(moved.error().at("writing " + names_[input.storage.value()]));
+  const auto write_by = [&](const Storages::Copy& by) -> Result<void> {
+    missed = 0;
+    for (std::size_t at = 0; at < data.size(); at += bounce_.size()) {
+      const auto part = data.subspan(at, std::min(bounce_.size(), data.size() - at));
+      std::copy(part.begin(), part.end(), bounce_.begin());
+      const auto bytes = std::span(bounce_).first(part.size());
+      auto moved = storages.put_in_time(input.home, step % 2, at, bytes, copy, by, missed);
+      if (!moved) return moved;
     }
+    return {};
+  };
+  auto written = write_by(hurried);
+  // The home that had it is lost; the node that was left out may answer yet.
+  if (!written && missed != 0) written = write_by(copy);
+  if (!written) {
+    return runtime_.moved_badly(written.error().at("writing " + names_[input.storage.value()]));
   }
   replay_->input_written(input.storage, step, missed);
   input.written_steps.store(step + 1);

@@ -158,7 +158,8 @@ class Plan {
   void follow_homes();
   /// Replaces homes on lost or drained nodes that are the plan's own: those of INPUTs, with their
   /// values, and of what does not outlive a step. @return how many; kExhausted, or the pool's
-  /// failure. Call follow_homes() after it.
+  /// failure; kUnavailable too where an INPUT has to be written again before. Call follow_homes()
+  /// after it.
   [[nodiscard]] Result<std::uint64_t> repair_homes();
   /// Whether memory of its own, beside its flash, lies on a node that is drained.
   [[nodiscard]] bool on_drained() const;

@@ -395,7 +395,7 @@ void Replay::transfer_done(Mover& mover, const TransferDone& done, std::uint64_t
     return;
   }
   if (done.code != Errc::kOk) {
-    if (!failure_ && failed_over(mover, flight, move, done.late)) return;
+    if (!failure_ && failed_over(mover, flight, move, done)) return;
     if (!failure_) fail(done.code, done.node);
     auto& named = failure_->storages;
     const bool known = std::find(named.begin(), named.end(), move.storage) != named.end();

@@ -302,7 +302,7 @@ class Replay {
   void give_up(const Instance& instance, const Move& move);
   void no_home(const Move& move);
   [[nodiscard]] bool failed_over(const Mover& mover, const Flight& flight, const Move& move,
-                                 bool late);
+                                 const TransferDone& done);
   void stored(const Move& move);
   std::size_t start_again(Mover& mover, std::uint64_t now_ticks);
   [[nodiscard]] std::uint32_t open_flight(const Instance& instance, std::uint64_t now_ticks);
@@ -340,8 +340,8 @@ class Replay {
 
   std::unique_ptr<HostedMemory> hosted_;
   std::vector<ValuePlace> places_;  ///< by storage
-  /// By storage with two homes; bit h: the latest value is not stored to home h, whose node is lost
-  /// or being restarted.
+  /// By storage with two homes; bit h: the latest value is not stored to home h, whose node is
+  /// lost, late or being restarted.
   std::vector<std::uint8_t> given_up_;
   std::vector<Flight> again_;           ///< transfers that failed, and begin again
   std::vector<ReadyOp> leaving_;        ///< detaches of hosted bytes that a device may still copy

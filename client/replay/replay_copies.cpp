@@ -98,9 +98,9 @@ void Replay::no_home(const Move& move) {
   failure_->storages.push_back(move.storage);
 }
 
-/// A transfer failed. @param late  its node does not answer; what it has is right.
-/// @return whether the run goes on without it.
-bool Replay::failed_over(const Mover& mover, const Flight& flight, const Move& move, bool late) {
+/// A transfer failed. @return whether the run goes on without it.
+bool Replay::failed_over(const Mover& mover, const Flight& flight, const Move& move,
+                         const TransferDone& done) {
   if (move.other.area == nullptr) return false;
   if (stopped_) return true;  // its value is where it was
   const bool stores = move.kind == CacheOpKind::kStore;
@@ -109,7 +109,7 @@ bool Replay::failed_over(const Mover& mover, const Flight& flight, const Move& m
     release_at_once();
     return true;
   }
-  if (!late && mover.usable(node_of(move, flight.home))) {
+  if (!done.late && mover.usable(node_of(move, flight.home))) {
     // For no reason that another try would not meet again.
     std::uint8_t& stale = places_[move.storage.value()].stale_homes;
     if (stores || (stale & bit(other_of(flight.home))) != 0) return false;

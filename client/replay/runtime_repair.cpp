@@ -210,18 +210,21 @@ Result<bool> Plan::leave_drained(const std::function<void()>& moved) {
 
 Result<std::uint64_t> Plan::repair_homes() {
   std::uint64_t count = 0;
+  bool later = false;
   Storages& storages = runtime_.storages();
   for (OwnDoubled& own : doubled_) {
     while (const auto leaving = storages.leaving(own.home)) {
       Input* const input = input_of(own.storage);
       const auto guard =
           input != nullptr ? std::unique_lock(input->moving) : std::unique_lock<std::mutex>();
-      // A value that the other home lacks would be copied as another: the next one is written to
-      // it.
+      // The home that stays has an older value. The job's next write goes to it.
       const auto lacks = [&](std::uint8_t missed) {
         return (missed & 1U << (1 - leaving->home)) != 0;
       };
-      if (input != nullptr && (lacks(input->missed[0]) || lacks(input->missed[1]))) break;
+      if (input != nullptr && (lacks(input->missed[0]) || lacks(input->missed[1]))) {
+        later = true;
+        break;
+      }
       const auto next = storages.allocate_instead(own.home, *leaving);
       if (!next) return next.error();
       const StorageHome home = own_home({own.storage, *next});
@@ -240,6 +243,7 @@ Result<std::uint64_t> Plan::repair_homes() {
       count += 1;
     }
   }
+  if (later) return Error(Errc::kUnavailable, "the home that stays missed an INPUT's value");
   return count;
 }
 

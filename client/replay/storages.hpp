@@ -179,12 +179,13 @@ class Storages {
   [[nodiscard]] Result<void> put(const StorageHome& home, std::size_t parity,
                                  std::uint64_t at_bytes, std::span<std::byte> part,
                                  const Copy& copy);
-  /// The same for a value that may do with one home.
-  /// @param hurried  as `copy`, with Transfer::late_after. @param missed  the homes that lack it, a
-  /// bit each, and are left out; one whose node does not answer joins them.
-  [[nodiscard]] Result<void> put_some(const StorageHome& home, std::size_t parity,
-                                      std::uint64_t at_bytes, std::span<std::byte> part,
-                                      const Copy& copy, const Copy& hurried, std::uint8_t& missed);
+  /// The same, but a home whose node does not answer misses it where the other may have it.
+  /// @param hurried  as `copy`, with Transfer::late_after: while there is another home
+  /// @param missed  the homes that lack it, a bit each, and are left out; more may join them
+  [[nodiscard]] Result<void> put_in_time(const StorageHome& home, std::size_t parity,
+                                         std::uint64_t at_bytes, std::span<std::byte> part,
+                                         const Copy& copy, const Copy& hurried,
+                                         std::uint8_t& missed);
   /// A copy by the drivers, from or to memory registered with `handles`, which outlive it.
   [[nodiscard]] Copy registered(Direction direction, const LocalHandles& handles,
                                 Duration late_after = {});

@@ -240,12 +240,16 @@ Result<bool> Storages::repair(HeldStorage& storage, const Leaving& leaving) {
 Result<void> Storages::put(const StorageHome& home, std::size_t parity, std::uint64_t at_bytes,
                            std::span<std::byte> part, const Copy& copy) {
   std::uint8_t missed = 0;
-  return put_some(home, parity, at_bytes, part, copy, copy, missed);
+  const auto done = put_in_time(home, parity, at_bytes, part, copy, copy, missed);
+  for (std::size_t h = 0; done && h < 2; ++h) {
+    if ((missed & 1U << h) != 0) pool_.give_up(home.place(h).node());
+  }
+  return done;
 }
 
-Result<void> Storages::put_some(const StorageHome& home, std::size_t parity, std::uint64_t at_bytes,
-                                std::span<std::byte> part, const Copy& copy, const Copy& hurried,
-                                std::uint8_t& missed) {
+Result<void> Storages::put_in_time(const StorageHome& home, std::size_t parity,
+                                   std::uint64_t at_bytes, std::span<std::byte> part,
+                                   const Copy& copy, const Copy& hurried, std::uint8_t& missed) {
   HO_CHECK(home.area != nullptr && !home.flash);
   const auto into = [&](const HomePlace& place, const Copy& by) {
     return by(*place.area->map, place.area->begin_bytes + place.offset_bytes[parity] + at_bytes,
@@ -263,7 +267,7 @@ Result<void> Storages::put_some(const StorageHome& home, std::size_t parity, std
     const auto ok = into(home.place(h), takes(1 - h) ? hurried : copy);
     if (ok) {
       arrived = true;
-    } else if (&hurried != &copy && ok.error().code() == Errc::kDeadline && !pool_.is_lost(node)) {
+    } else if (ok.error().code() == Errc::kDeadline && !pool_.is_lost(node)) {
       missed |= static_cast<std::uint8_t>(1U << h);
     } else {
       failed = node;

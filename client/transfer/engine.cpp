@@ -384,7 +384,7 @@ void Engine::report_unresponsive(NodeIndex node) {
 void Engine::say_late(NodeIndex node) {
   if (std::exchange(node_late_[node.value()], 1) != 0) return;
   late_nodes_ += 1;
-  log(LogLevel::kWarning, "a node does not answer: values with another home are read from there",
+  log(LogLevel::kWarning, "a node does not answer: steps use the other homes of its values",
       {{"node", nodes_[node.value()].label}});
 }
 

@@ -116,9 +116,8 @@ class Mover {
     return node.value() < leases_.size() && leases_[node.value()]->reason() != FaultReason::kNone;
   }
 
-  /// Whether pieces of transfers that ended late are still under way there, the node's answers or
-  /// what it has to write. It is not usable() until they have ended, and gets no other put: an old
-  /// one might come in after it.
+  /// Whether operations of transfers that ended late have not ended yet there. Until then it is not
+  /// usable(). While one of them is a put, other puts wait: it might overwrite theirs.
   [[nodiscard]] bool is_late(NodeIndex node) const {
     return node.value() < nodes_.size() && nodes_[node.value()].left_behind > 0;
   }

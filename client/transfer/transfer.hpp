@@ -87,8 +87,8 @@ struct TransferDone {
   bool dropped = false;  ///< nothing of it was moved, nor will be
   DeviceOrder order;     ///< on an accelerator: its end
   const DeviceStreams* streams = nullptr;
-  bool yielded = false;  ///< it failed, but the node is not lost: its daemon restarts, or
-  bool late = false;     ///< it does not answer
+  bool yielded = false;  ///< it failed, but its node is not lost
+  bool late = false;     ///< yielded, by Transfer::late_after; else because the daemon restarts
 };
 
 }  // namespace ho::client

@@ -16,7 +16,11 @@ void SimJob::inject() {
     outcome_.fault_happened = true;
     if (fault_ == SimFault::kRestartNodes || fault_ == SimFault::kPauseNodes) {
       outcome_.fault_happened = false;  // not the last one
-      fault_ == SimFault::kRestartNodes ? restart_nodes() : pause_nodes();
+      if (fault_ == SimFault::kRestartNodes) {
+        restart_nodes();
+      } else {
+        pause_nodes();
+      }
     } else if (fault_ == SimFault::kKillPeer || fault_ == SimFault::kLoseNode) {
       fabric_.kill_peer(nodes_[fault_node_].address, std::chrono::seconds(30));
       stager_.kill(client::NodeIndex(fault_node_));

@@ -295,6 +295,7 @@ TEST_CASE("mover: a transfer ends late when nothing comes from its node, and lea
   CHECK(bench.mover->is_late(NodeIndex(0)));
   CHECK_FALSE(bench.mover->usable(NodeIndex(0)));
   CHECK(bench.mover->usable(NodeIndex(1)));
+  CHECK(bench.mover->takes_puts(NodeIndex(0)) == (way == Direction::kGet));
   // Another one with the node ends at once; one that no other home can serve waits.
   bench.start(way, 4, 0, 100, true, kLate);
   bench.run_until([&] { return bench.ended.size() == 3; });
