@@ -64,11 +64,14 @@ Result<void> check_storages(const Graph& graph) {
     }
     sum_bytes += storage.bytes;
     if (sum_bytes > kSumBytesMax) return fail("bytes: the sum of all storages is more than 2^56");
-    if (storage.kind > StorageKind::kWorkspace) return fail("kind: unknown value");
+    if (storage.kind > kStorageKindLast) return fail("kind: unknown value");
     if (storage.hint > OffloadHint::kNever) return fail("hint: unknown value");
     if (storage.copies > kCopiesMax) return fail("copies: more than 2");
     if (storage.kind == StorageKind::kWorkspace && storage.persistent) {
       return fail("persistent: a WORKSPACE does not outlive its op");
+    }
+    if (storage.kind == StorageKind::kOutput && !storage.persistent) {
+      return fail("persistent: an OUTPUT outlives its step");
     }
   }
   return {};
@@ -89,6 +92,9 @@ class OpChecker {
       if (storage.kind == StorageKind::kWorkspace && !written_[s]) {
         return bad(describe(storage) + ": kind: a WORKSPACE must be in the writes of one op");
       }
+      if (storage.kind == StorageKind::kOutput && !written_[s]) {
+        return bad(describe(storage) + ": kind: an OUTPUT must be in the writes of an op");
+      }
     }
     return {};
   }
@@ -106,6 +112,10 @@ class OpChecker {
       const Storage& storage = graph_.storages[index.value()];
       if (storage.kind == StorageKind::kWorkspace) {
         return bad("reads: " + describe(storage) + " is a WORKSPACE, which no op may read");
+      }
+      if (storage.kind == StorageKind::kOutput && !written_[index.value()]) {
+        return bad("reads: " + describe(storage) +
+                   " is an OUTPUT, but no op before this one overwrites it");
       }
       if (!storage.persistent && storage.kind != StorageKind::kInput && !written_[index.value()]) {
         return bad("reads: " + describe(storage) +

@@ -26,6 +26,7 @@ std::string_view storage_kind_name(StorageKind kind) {
     case StorageKind::kKvCache: return "KV_CACHE";
     case StorageKind::kInput: return "INPUT";
     case StorageKind::kWorkspace: return "WORKSPACE";
+    case StorageKind::kOutput: return "OUTPUT";
   }
   return "KIND_UNSPECIFIED";
 }

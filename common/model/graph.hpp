@@ -24,7 +24,9 @@ enum class StorageKind : std::uint8_t {
   kKvCache = 5,
   kInput = 6,
   kWorkspace = 7,
+  kOutput = 8,  ///< the job reads its value after the step; persistent, never read before written
 };
+inline constexpr StorageKind kStorageKindLast = StorageKind::kOutput;
 
 /// The spelling of graph.proto: "ACTIVATION", "WEIGHT", ...
 [[nodiscard]] std::string_view storage_kind_name(StorageKind kind);

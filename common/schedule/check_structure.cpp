@@ -73,7 +73,7 @@ Result<void> check_storages(const Schedule& schedule) {
     if (storage.bytes == 0 || storage.bytes > kBytesMax) {
       return broken(element("storages", s) + ".bytes: 0 or more than 2^50");
     }
-    if (storage.kind > StorageKind::kWorkspace) {
+    if (storage.kind > kStorageKindLast) {
       return broken(element("storages", s) + ".kind: not known");
     }
     if (storage.copies > kCopiesMax) {

@@ -71,6 +71,9 @@ Found check_homes(const Schedule& schedule) {
     if (storage.kind == StorageKind::kWorkspace && storage.persistent) {
       return Violation{"workspace", party(), "", "a WORKSPACE cannot be persistent"};
     }
+    if (storage.kind == StorageKind::kOutput && !storage.persistent) {
+      return Violation{"output", party(), "", "an OUTPUT is persistent: the job reads it later"};
+    }
     const auto& home = schedule.homes[s];
     if (!home) {
       if (!needs_home(storage)) continue;

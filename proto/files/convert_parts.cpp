@@ -18,7 +18,7 @@ Result<Storage> from_wire(const v1::Storage& in) {
   storage.name = in.name();
   storage.bytes = in.bytes();
   storage.kind = static_cast<StorageKind>(in.kind());
-  storage.persistent = in.persistent();
+  storage.persistent = in.persistent() || storage.kind == StorageKind::kOutput;
   storage.pinned = in.pinned();
   if (!v1::Hint_IsValid(in.hint())) {
     return Error(Errc::kInvalidArgument, "hint " + std::to_string(in.hint()) + " is unknown");

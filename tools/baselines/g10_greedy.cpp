@@ -15,6 +15,9 @@ namespace ho::analyzer::detail {
 
 namespace {
 
+/// Nothing needs the value any more. One that outlives the step is needed until it is overwritten.
+bool is_lost(const Gap& gap) { return gap.dead && !gap.wraps; }
+
 /// Positions of a gap that are sampled to weigh it; longer gaps are sampled evenly.
 constexpr std::int64_t kLooks = 512;
 constexpr unsigned kLanes = kChannelCount / 2;
@@ -156,7 +159,7 @@ std::optional<Greedy::Move> Greedy::place(std::uint32_t index, std::uint8_t tier
   const std::uint64_t size = life_.bytes[g.storage];
   const std::int64_t first = 2 * (g.from + 1);
   const std::int64_t last = 2 * g.to;
-  const bool writes = g.version != kHomeVersion && !g.dead;
+  const bool writes = g.version != kHomeVersion && !is_lost(g);
   const auto take_ns = [&](unsigned lane, unsigned direction) {
     return transfer_ns(*links_.links[2U * lane + direction], size);
   };
@@ -270,7 +273,7 @@ Migrations Greedy::run(GreedyTier tier) {
     const Gap& g = life_.gaps[move.gap];
     if (!g.mandatory) {
       const auto lane = static_cast<std::uint8_t>(2 * move.tier);
-      out.leaves[static_cast<std::size_t>(g.from)].push_back({g.storage, lane, g.dead});
+      out.leaves[static_cast<std::size_t>(g.from)].push_back({g.storage, lane, is_lost(g)});
     }
     if (!g.dead) out.fetches[static_cast<std::size_t>(wrapped(move.back_at))].push_back(g.storage);
   }

@@ -175,9 +175,10 @@ class Decoder {
     head_ = weight("head", vocab_ * m_.hidden + m_.hidden);
   }
 
-  StorageIndex activation(const std::string& name, std::uint64_t rows, std::uint64_t width) {
+  StorageIndex activation(const std::string& name, std::uint64_t rows, std::uint64_t width,
+                          bool output = false) {
     return graph_.add_storage(name, product({rows, width, m_.element_bytes}),
-                              StorageKind::kActivation);
+                              output ? StorageKind::kOutput : StorageKind::kActivation, output);
   }
 
   Cache make_cache(const std::string& group, std::uint64_t sequences) {
@@ -328,9 +329,10 @@ class Decoder {
     return m_.experts == 1 ? rows : ceil_div(product({rows, m_.active_experts}), used);
   }
 
-  /// Logits of `rows` tokens, the last of each sequence or all.
+  /// Logits of `rows` tokens, the last of each sequence or all; the job reads the last one's.
   StorageIndex head(const Pass& pass, StorageIndex x, std::uint64_t rows) {
-    const StorageIndex logits = activation(pass.name + " logits", rows, vocab_);
+    const bool read = m_.phase != Phase::kTrain && pass.tokens.end == m_.context;
+    const StorageIndex logits = activation(pass.name + " logits", rows, vocab_, read);
     graph_.add_op(pass.name + " head",
                   {product_flops(rows, m_.hidden, vocab_), {x, head_}, {logits}});
     return logits;
@@ -382,8 +384,7 @@ class Decoder {
     const Pass& pass = made.pass;
     const std::string of = m_.micro_batches == 1 ? "" : pass.name + " ";
     graph_.set_phase("backward");
-    const StorageIndex loss =
-        graph_.add_storage(of + "loss", kFloatBytes, StorageKind::kActivation);
+    const auto loss = graph_.add_storage(of + "loss", kFloatBytes, StorageKind::kOutput, true);
     // The logits' gradient takes their place.
     graph_.add_op(of + "loss", {0, {made.logits, made.tokens}, {made.logits, loss}});
     const StorageIndex dx = activation(of + "x gradient", pass.rows(), m_.hidden);

@@ -507,8 +507,9 @@ HO_API uint32_t ho_cache_op_count(const ho_plan* plan);
  * HO_INVALID_ARGUMENT  `bytes` is not the storage's size; it is neither persistent nor an INPUT.
  * HO_CONFLICT          a step runs (persistent storages). */
 HO_API ho_status ho_write(ho_plan* plan, uint32_t storage_id, const void* data, size_t bytes);
-/* Reads a persistent storage's latest value, wherever it is. Between steps; it does not end the
- * run. Waits as ho_write does. A value that is only on the device is stored first.
+/* Reads a persistent storage's latest value, wherever it is: a weight's, or an OUTPUT's of the step
+ * that ended last. Between steps; it does not end the run. Waits as ho_write does. A value that is
+ * only on the device is stored first.
  *
  * HO_NOT_FOUND, HO_INVALID_ARGUMENT  as for ho_write.
  * HO_CONFLICT  a step runs; or the storage has no value, since a step that ended by ho_leave would

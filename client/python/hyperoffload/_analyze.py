@@ -12,7 +12,7 @@ from ._library import FAR, NEAR, Error
 _MEASURED_BYTES = 32 << 20
 _MEASURED_BYTES_MIN = 2 << 20
 # A step outlives a node only if all that it has off the device is there twice.
-_KINDS = ("ACTIVATION", "WEIGHT", "GRADIENT", "OPTIMIZER_STATE", "KV_CACHE", "INPUT")
+_KINDS = ("ACTIVATION", "WEIGHT", "GRADIENT", "OPTIMIZER_STATE", "KV_CACHE", "INPUT", "OUTPUT")
 
 
 def _command():

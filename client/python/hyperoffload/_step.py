@@ -204,6 +204,11 @@ class Storage:
         self.is_frozen = False  # not of the model, and not written since the last step
         self.last_call = None  # index of the last call at whose begin it existed, if it ended in the step
         self.taken_bytes = 0  # that calls take of it, views left out
+        self.outlives = False  # it exists when the step has ended
+
+    def is_output(self):
+        """The step made it, and the script still has it afterwards, as a loss."""
+        return self.outlives and not self.begins_before and self.kind == "ACTIVATION"
 
     def is_host_data(self):
         """It is not of the model, and the step takes little of it: a data set, of which the step's

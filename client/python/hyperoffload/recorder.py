@@ -149,6 +149,8 @@ class Recorder:
             self._read_clocks(step)
             self._steps.append(step)
             self._outside, self._outside_now = self._outside_now, {}
+            for number in step.alive():
+                step.storages[number].outlives = True
             self._step_ended(step)
         step.release()
 
@@ -422,11 +424,13 @@ class Recorder:
             out.append({"id": len(out), "name": op.name, "durationNs": str(took_ns), "reads": reads,
                         "writes": writes, "phase": op.phase, "fixed": op.fixed or keep is not None,
                         "recomputable": op.recomputable and keep is None})
+        outputs = {s.number for s in kept if keep is None and s.is_output()}
         return {
             "version": 1,
             "name": self._name,
             "storages": [{"id": ids[s.number], "name": s.name, "bytes": str(s.bytes),
-                          "kind": s.kind, "persistent": s.persistent} for s in kept],
+                          "kind": "OUTPUT" if s.number in outputs else s.kind,
+                          "persistent": s.persistent or s.number in outputs} for s in kept],
             "ops": out,
         }
 

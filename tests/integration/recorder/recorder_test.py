@@ -345,6 +345,21 @@ class Kinds(unittest.TestCase):
         self.assertEqual(kinds["keys"], ("KV_CACHE", True))
         self.assertEqual(kinds["weight"], ("WEIGHT", True))
 
+    def test_what_the_script_has_after_the_step_is_an_output(self):
+        model = torch.nn.Linear(16, 16)
+        recorder = Recorder(model)
+        for _ in range(2):
+            model.zero_grad()
+            with recorder:
+                made = model(torch.ones(4, 16))
+                loss = (made * made).sum()
+                loss.backward()
+                del made
+        kinds = [(s["kind"], s["bytes"], s["persistent"]) for s in recorder.graph()["storages"]]
+        self.assertEqual([each for each in kinds if each[0] == "OUTPUT"], [("OUTPUT", "4", True)])
+        self.assertIn(("ACTIVATION", "256", False), kinds)
+        del loss
+
     def test_storages_have_the_names_of_modules(self):
         names = [s["name"] for s in record(steps=1)[2].graph()["storages"]]
         self.assertTrue(any(name.startswith("blocks.1.up.addmm#") for name in names), names)

@@ -1,9 +1,11 @@
+#include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
 #include <optional>
 #include <string>
 #include <variant>
 
+#include "common/model/check_graph.hpp"
 #include "common/schedule/validate.hpp"
 #include "tests/sim/job/random_schedule.hpp"
 #include "tests/sim/job/sim_job.hpp"
@@ -127,6 +129,54 @@ TEST_CASE(
   if (test::only_seed()) return;
   CHECK(planned > kFaultSeeds / 4);
   CHECK(wrapped > 0);
+}
+
+TEST_CASE("sim: what a step leaves for the job is read after it, and never fetched") {
+  std::uint64_t away = 0;  // plans with an OUTPUT that leaves the device
+  for_each_seed(kFaultSeeds, [&](std::uint64_t seed) {
+    INFO("replay with HO_SEED=" << seed);
+    Prng random(seed);
+    const schedule::Schedule source = test::random_schedule(random);
+    Graph graph = test::graph_of(source);
+    std::vector<std::uint32_t> writes(graph.storages.size());
+    std::vector<std::uint32_t> uses(graph.storages.size());
+    for (const Op& op : graph.ops) {
+      for (const StorageIndex storage : op.writes) ++writes[storage.value()];
+      for (const StorageIndex storage : op.writes) ++uses[storage.value()];
+      for (const StorageIndex storage : op.reads) ++uses[storage.value()];
+    }
+    for (std::size_t s = 0; s < graph.storages.size(); ++s) {
+      Storage& storage = graph.storages[s];
+      if (storage.kind != StorageKind::kActivation || writes[s] == 0) continue;
+      storage.kind = StorageKind::kOutput;
+      storage.persistent = true;
+    }
+    REQUIRE(check_graph(graph).ok());
+    analyzer::Options options;
+    const std::uint64_t peak = analyzer::peak_unmanaged_bytes(graph);
+    options.device_budget_bytes = peak / 2 + random.below(peak / 2 + 1) + 256;
+    const auto outcome = analyzer::analyze(graph, source.hardware, options);
+    REQUIRE(outcome.ok());
+    const auto* const plan = std::get_if<schedule::Schedule>(&*outcome);
+    if (plan == nullptr) return;  // one op alone needs more than this budget
+    const auto is_output = [&](const schedule::CacheOp& op) {
+      return plan->storages[op.storage.value()].kind == StorageKind::kOutput;
+    };
+    CHECK(std::none_of(plan->prologue.begin(), plan->prologue.end(), is_output));
+    bool leaves = false;
+    for (const schedule::CacheOp& op : plan->cache_ops) {
+      if (!is_output(op)) continue;
+      leaves = leaves || op.kind == schedule::CacheOpKind::kStore;
+      // One use is the write: between steps nothing needs the value on the device.
+      if (uses[op.storage.value()] == 1) CHECK(op.kind != schedule::CacheOpKind::kPrefetch);
+    }
+    away += leaves ? 1 : 0;
+    SimJob job({*plan}, random.next(), SimFault::kNone);
+    const SimOutcome result = job.run_mixed(4 + random.below(12));
+    REQUIRE(result.wrong == "");
+    REQUIRE(result.finished);
+  });
+  if (!test::only_seed()) CHECK(away > kFaultSeeds / 8);
 }
 
 namespace {

@@ -76,6 +76,10 @@ struct Model {
     graph.message(11, value_info(name, type, sizes));
     return *this;
   }
+  Model& output(std::string_view name, std::uint64_t type, const Sizes& sizes) {
+    graph.message(12, value_info(name, type, sizes));
+    return *this;
+  }
   [[nodiscard]] std::string bytes() const {
     return WireWriter().number(1, 7).message(7, graph).text();
   }

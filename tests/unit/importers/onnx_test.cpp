@@ -58,6 +58,19 @@ TEST_CASE("onnx: a reshape is an alias and a turned weight is that weight") {
   CHECK(names(graph, product->reads) == std::vector<std::string>{"x", "w"});
 }
 
+TEST_CASE("onnx: what nodes compute for the caller is an OUTPUT, also under another name") {
+  Model model = good_model();
+  model.node(constant("rows", {3}, {2, 8, 32}));
+  model.node(op("Reshape", {"p", "rows"}, {"result"}));
+  model.output("result", kFloat, {2, 8, 32}).output("ids", kInt64, {2, 8});
+  const auto made = import_onnx(model.bytes(), {});
+  REQUIRE(error_of(made).empty());
+  CHECK(find_storage(made->graph, "p")->kind == StorageKind::kOutput);
+  CHECK(find_storage(made->graph, "p")->persistent);
+  CHECK(find_storage(made->graph, "z")->kind == StorageKind::kActivation);
+  CHECK(find_storage(made->graph, "ids")->kind == StorageKind::kInput);
+}
+
 TEST_CASE("onnx: sizes that nodes compute are followed") {
   Model fixed;
   fixed.input("ids", kInt64, {2, 8}).input("table", kFloat, {100, 16});

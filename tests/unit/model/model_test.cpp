@@ -104,6 +104,28 @@ TEST_CASE("check_graph: a graph that a job builds obeys the same rules") {
   CHECK(error_after([](Graph& g) { g.ops.clear(); }) == "ops: the graph has none");
 }
 
+TEST_CASE("check_graph: an OUTPUT outlives its step, and each step overwrites it first") {
+  Graph good = graph();
+  good.storages[1].kind = StorageKind::kOutput;
+  good.storages[1].persistent = true;
+  CHECK(check_graph(good).ok());
+  const auto error_after = [&good](const std::function<void(Graph&)>& change) {
+    Graph changed = good;
+    change(changed);
+    const auto checked = check_graph(changed);
+    return checked ? "" : checked.error().context();
+  };
+  CHECK(error_after([](Graph& g) { g.storages[1].persistent = false; }) ==
+        "storage 2 (\"a\"): persistent: an OUTPUT outlives its step");
+  CHECK(error_after([](Graph& g) { g.ops[0].reads.push_back(StorageIndex(1)); }) ==
+        "op 1 (\"f\"): reads: storage 2 (\"a\") is an OUTPUT, but no op before this one overwrites "
+        "it");
+  CHECK(error_after([](Graph& g) {
+          g.ops[0].writes.clear();
+          g.ops[1].reads.clear();
+        }) == "storage 2 (\"a\"): kind: an OUTPUT must be in the writes of an op");
+}
+
 TEST_CASE("describe: names from outside are cut and cleaned") {
   CHECK(describe_op(3, "") == "op 3");
   CHECK(describe_op(3, "a\n\"b") == "op 3 (\"a??b\")");

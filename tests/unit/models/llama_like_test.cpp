@@ -105,6 +105,13 @@ TEST_CASE("models: the default has as many parameters as the published model") {
   CHECK(bytes_of(graph, StorageKind::kOptimizerState) == 12 * 68'976'648'192U);
 }
 
+TEST_CASE("models: the last token's logits and the loss are what the job reads after the step") {
+  CHECK(bytes_of(graph_of(small(Phase::kTrain)), StorageKind::kOutput) == 4);
+  for (const Phase phase : {Phase::kPrefill, Phase::kDecode}) {
+    CHECK(bytes_of(graph_of(small(phase)), StorageKind::kOutput) == 3 * 320 * 2);
+  }
+}
+
 TEST_CASE("models: the KV cache has each token of each sequence once, whatever the blocks are") {
   for (const Phase phase : {Phase::kPrefill, Phase::kDecode}) {
     for (const std::uint64_t block : {0U, 1U, 7U, 32U, 96U, 500U}) {

@@ -118,6 +118,21 @@ TEST_CASE("graph: each broken rule is named with file, op or storage, and field"
               {"storage 1", "kind", "99"});
 }
 
+TEST_CASE("graph: an OUTPUT is persistent, whether the file says so or not") {
+  const auto read = [](const std::string& storage) {
+    const auto graph =
+        parse_graph(json(storage, R"({"id":1,"writes":[4]})"), GraphEncoding::kJson, "g");
+    INFO((graph ? "" : graph.error().message()));
+    REQUIRE(graph.ok());
+    return *graph;
+  };
+  const Graph brief = read(R"({"id":4,"bytes":"8","kind":"OUTPUT"})");
+  CHECK(brief.storages[0].kind == StorageKind::kOutput);
+  CHECK(brief.storages[0].persistent);
+  CHECK(fingerprint(brief) ==
+        fingerprint(read(R"({"id":4,"bytes":"8","kind":"OUTPUT","persistent":true})")));
+}
+
 TEST_CASE("graph: a WORKSPACE is in exactly one op's writes") {
   CHECK(json_error(json(kStorages, kTmpOp)).empty());
   check_names(json_error(json(kStorages, R"({"id":8})")), {"storage 3 (\"tmp\")", "WORKSPACE"});

@@ -114,6 +114,17 @@ TEST_CASE("validate: a WORKSPACE belongs to one op and is only written") {
         }) == "workspace");
 }
 
+TEST_CASE("validate: an OUTPUT is persistent") {
+  CHECK(rule_after([](Schedule& s) {
+          const auto brief =
+              std::find_if(s.storages.begin(), s.storages.end(), [](const auto& each) {
+                return each.kind == StorageKind::kActivation && !each.persistent;
+              });
+          REQUIRE(brief != s.storages.end());
+          brief->kind = StorageKind::kOutput;
+        }) == "output");
+}
+
 TEST_CASE("validate: positions run what program order computes") {
   CHECK(rule_after([](Schedule& s) { std::swap(s.positions[0], s.positions[3]); }) ==
         "wrong-version");

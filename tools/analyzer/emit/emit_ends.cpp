@@ -39,6 +39,7 @@ std::vector<Emitter::FirstUse> Emitter::first_uses() const {
   std::vector<FirstUse> out;
   for (std::uint32_t s = 0; s < graph_.storages.size(); ++s) {
     if (!graph_.storages[s].persistent || life_.accesses_of(s).empty()) continue;
+    if (life_.accesses_of(s).front().access == schedule::Access::kWrite) continue;  // no value yet
     FirstUse use{s, life_.accesses_of(s).front().position, carried[s], begins_on_device(s)};
     if (!use.fetched) {
       if (use.slot == kNone) continue;

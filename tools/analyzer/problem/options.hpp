@@ -14,10 +14,10 @@ namespace ho::analyzer {
 /// Homes that storages of each kind get below the device, by StorageKind; 0: the default. The
 /// number of kUnspecified is for persistent storages of kinds without one. A storage that
 /// says itself how many gets those.
-using CopiesByKind = std::array<std::uint8_t, 8>;
+using CopiesByKind = std::array<std::uint8_t, static_cast<std::size_t>(kStorageKindLast) + 1>;
 
 /// Reads "KIND=N", such as "WEIGHT=2" or "optimizer_state=1", or "N" for persistent storages:
-/// weights, optimizer state and KV caches. @return kInvalidArgument, with the known names.
+/// weights, optimizer state, KV caches and outputs. @return kInvalidArgument, with the known names.
 [[nodiscard]] Result<CopiesByKind> parse_copies(const std::vector<std::string>& texts);
 
 struct Options {

@@ -48,7 +48,7 @@ Result<TensorTrace> to_tensor_trace(const ChakraTrace& trace) {
 }
 
 std::optional<StorageKind> kind_named(std::string_view name) {
-  for (unsigned k = 0; k <= static_cast<unsigned>(StorageKind::kWorkspace); ++k) {
+  for (unsigned k = 0; k <= static_cast<unsigned>(kStorageKindLast); ++k) {
     if (storage_kind_name(static_cast<StorageKind>(k)) == name) return static_cast<StorageKind>(k);
   }
   return std::nullopt;

@@ -43,6 +43,7 @@ class GraphWalk {
         return added.error().at("node " + clean_name(node.name) + " (" + clean_name(node.op) + ")");
       }
     }
+    mark_outputs();
     draft_.remark(std::to_string(folded_) +
                   " nodes that compute only with constants or only rename a tensor are left out.");
     if (missing_ > 0) {
@@ -107,6 +108,18 @@ class GraphWalk {
     storage.kind = kind;
     storage.persistent = kind == StorageKind::kWeight;
     return draft_.add_storage(std::move(storage));
+  }
+
+  /// The caller of the model reads what its nodes compute for it.
+  void mark_outputs() {
+    for (const OnnxValueInfo& info : model_.outputs) {
+      const auto at = values_.find(info.name);
+      if (at == values_.end() || at->second.storage == kNone) continue;
+      Storage& storage = draft_.storage(at->second.storage);
+      if (storage.kind != StorageKind::kActivation) continue;
+      storage.kind = StorageKind::kOutput;
+      storage.persistent = true;
+    }
   }
 
   Result<void> add_node(const OnnxNode& node) {
