@@ -122,6 +122,8 @@ class Blocks final : public TransferSource, public std::enable_shared_from_this<
   bool feed(Mover& mover, std::uint64_t now_ticks) override;
   void transfer_done(Mover& mover, const TransferDone& done, const NodeWords& words,
                      std::uint64_t now_ticks) override;
+  /// Its stores are those of the nodes at create().
+  void add_node(const std::string& /*label*/) override {}
   /// A lost node's transfers end by themselves, and nothing else stops.
   [[nodiscard]] bool uses(NodeIndex /*node*/) const override { return false; }
   void fail(const std::string& /*what*/, std::optional<NodeIndex> /*node*/) override {}

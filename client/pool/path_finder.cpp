@@ -11,8 +11,10 @@
 namespace ho::client {
 namespace {
 
-/// Start-up only. A stopped daemon costs this much; an endpoint comes up in milliseconds.
+/// A stopped daemon costs this much; an endpoint comes up in milliseconds.
 constexpr Duration kPeerTimeout = std::chrono::seconds(2);
+/// The same once the drivers move bytes, which wait meanwhile.
+constexpr Duration kLaterPeerTimeout = std::chrono::milliseconds(200);
 
 std::string trimmed(std::string text) {
   while (!text.empty() && (text.back() == '\n' || text.back() == '\0')) text.pop_back();
@@ -37,9 +39,14 @@ PathFinder::Made& PathFinder::made(const std::string& name) {
   const auto [found, first] = made_.try_emplace(name);
   Made& made = found->second;
   if (!first) return made;
+  if (on_owner_) {
+    made.error = Error(Errc::kUnsupported, name + ": the job has not used it since it connected");
+    return made;
+  }
   auto driver = make_(name);
   if (driver) {
     made.driver = std::move(*driver);
+    made.transport = made.driver->transport.get();
   } else {
     made.error = driver.error();
   }
@@ -55,8 +62,13 @@ Result<transport::PeerId> PathFinder::connect(NodeControl& node, const std::stri
   peer.address = session.address;
   peer.session = {session.id, session.token};
   peer.fence = node.fence_of(session);
-  return made_driver.driver->transport->connect(peer,
-                                                std::min(deadline, clock_.now() + kPeerTimeout));
+  const Duration limit = on_owner_ ? kLaterPeerTimeout : kPeerTimeout;
+  std::optional<Result<transport::PeerId>> reached;
+  const auto connect = [&] {
+    reached = made_driver.transport->connect(peer, std::min(deadline, clock_.now() + limit));
+  };
+  on_owner_ ? on_owner_(connect) : connect();
+  return *std::move(reached);
 }
 
 Result<Path> PathFinder::reach(NodeControl& node, const std::string& label) {
@@ -111,19 +123,19 @@ Result<PathChoice> PathFinder::explain(NodeControl& node, TimePoint deadline) {
       return choice;
     }
     const auto peer = connect(node, "ucx", *session, deadline);
-    if (peer) ucx.driver->transport->close_peer(*peer);
+    if (peer) ucx.transport->close_peer(*peer);
     node.close_session(*session);
     if (peer) return choice;
     facts.failed.push_back({"ucx", peer.error().context()});
   }
 }
 
-std::vector<PathFinder::Found> PathFinder::take() {
+std::vector<PathFinder::Found> PathFinder::take(OnOwner on_owner) {
   std::vector<Found> found;
-  for (auto& [name, made] : made_) {
-    if (made.used) found.push_back({name, std::move(*made.driver)});
-  }
-  made_.clear();
+  std::erase_if(made_, [](const auto& entry) { return !entry.second.used; });
+  for (auto& [name, made] : made_)
+    found.push_back({name, *std::exchange(made.driver, std::nullopt)});
+  on_owner_ = std::move(on_owner);
   return found;
 }
 

@@ -31,7 +31,8 @@ struct Path {
 /// be made or does not reach the node, the next. Opens the session that the driver presents to the
 /// node. Only this class decides how a job reaches a node; `hyperoffload status` uses it too.
 ///
-/// Owner thread: the one that made it; take() passes the drivers to another.
+/// Owner thread: the one that made it; take() passes the drivers to another. After that nodes are
+/// reached by those drivers only.
 class PathFinder {
  public:
   using MakeDriver = std::function<Result<Engine::Driver>(const std::string& name)>;
@@ -40,6 +41,8 @@ class PathFinder {
     std::string name;
     Engine::Driver driver;
   };
+  /// Runs a function on the thread that has the drivers, and waits for it.
+  using OnOwner = std::function<void(const std::function<void()>&)>;
 
   /// `clock` and `make` outlive it. Each driver is made at most once, when a node wants it.
   PathFinder(AllowedDrivers allowed, MakeDriver make, const Clock& clock)
@@ -59,13 +62,14 @@ class PathFinder {
   /// the choice untried.
   [[nodiscard]] Result<PathChoice> explain(NodeControl& node, TimePoint deadline);
 
-  /// The drivers by which nodes were reached, in no order.
-  [[nodiscard]] std::vector<Found> take();
+  /// The drivers by which nodes were reached, in no order. They outlive this, or its last reach().
+  [[nodiscard]] std::vector<Found> take(OnOwner on_owner);
 
  private:
   struct Made {
-    std::optional<Engine::Driver> driver;
-    std::optional<Error> error;  ///< why there is none
+    std::optional<Engine::Driver> driver;       ///< until take()
+    transport::Transport* transport = nullptr;  ///< the driver's
+    std::optional<Error> error;                 ///< why there is none
     bool used = false;
     bool warned = false;  ///< whether the error was logged
   };
@@ -78,6 +82,7 @@ class PathFinder {
   MakeDriver make_;
   const Clock& clock_;
   std::map<std::string, Made> made_;
+  OnOwner on_owner_;  ///< from take() on
 };
 
 }  // namespace ho::client

@@ -68,20 +68,20 @@ Result<std::unique_ptr<Pool>> Pool::connect(const PoolOptions& options) {
 }
 
 Result<void> Pool::start() {
-  PathFinder paths(
+  paths_.emplace(
       options_.transport,
       [this](const std::string& name) {
         return make_driver(name, options_.drivers, options_.op_deadline, clock_);
       },
       clock_);
   options_.sessions.progress = progress_;
-  auto sessions = Sessions::connect(options_.sessions, paths, door_, losses_);
+  auto sessions = Sessions::connect(options_.sessions, *paths_, door_, losses_);
   if (!sessions) return sessions.error();
   sessions_ = std::move(sessions).value();
-  for (const NodeSession& node : nodes()) machines_.push_back(node.control()->hello().boot_id);
 
   std::vector<Engine::Driver> drivers;
-  for (PathFinder::Found& found : paths.take()) {
+  const auto on_owner = [this](const std::function<void()>& work) { engine_->call(work); };
+  for (PathFinder::Found& found : paths_->take(on_owner)) {
     drivers.push_back(std::move(found.driver));
     driver_names_.push_back(std::move(found.name));
   }
@@ -90,12 +90,9 @@ Result<void> Pool::start() {
   engine_ = std::make_unique<Engine>(std::move(drivers), door_);
 
   auto started = engine_->call([this]() -> Result<void> {
-    std::vector<EngineNode> known;
-    for (std::uint32_t i = 0; i < nodes().size(); ++i) {
-      const NodeSession& node = nodes()[i];
-      known.push_back({node.label, driver_of(NodeIndex(i)), node.peer, node.fault});
+    for (const NodeSession& node : nodes()) {
+      engine_->add_node({node.label, driver_of(node), node.peer, node.fault});
     }
-    engine_->set_nodes(std::move(known));
     if (options_.link_bytes_per_s > 0) {
       engine_->set_link(static_cast<double>(options_.link_bytes_per_s));
     }
@@ -109,24 +106,24 @@ Result<void> Pool::start() {
     return {};
   });
   if (!started) return started;
-  gone_since_.resize(nodes().size());
   resumer_.emplace(losses_, [this] { return look_for_lost(); });
   return {};
 }
 
-DriverIndex Pool::driver_of(NodeIndex node) const {
-  const auto at =
-      std::find(driver_names_.begin(), driver_names_.end(), nodes()[node.value()].driver);
+DriverIndex Pool::driver_of(const NodeSession& node) const {
+  const auto at = std::find(driver_names_.begin(), driver_names_.end(), node.driver);
+  HO_CHECK(at != driver_names_.end());
   return DriverIndex(static_cast<std::uint32_t>(at - driver_names_.begin()));
 }
 
-/// As they were at connect(), with those that are lost by now: a machine that is down must not make
-/// nodes of the last one count as apart.
+/// Those that are lost by now count: a machine that is down must not make nodes of the last one
+/// count as apart.
 bool Pool::are_apart(NodeIndex a, NodeIndex b) const {
-  const auto machine = [this](std::size_t node) -> const std::string& { return machines_[node]; };
-  const bool several = std::adjacent_find(machines_.begin(), machines_.end(),
-                                          std::not_equal_to<>()) != machines_.end();
-  return a != b && (!several || machine(a.value()) != machine(b.value()));
+  const std::string& machine = nodes()[a.value()].machine;
+  const bool several = std::any_of(nodes().begin(), nodes().end(), [&](const NodeSession& node) {
+    return node.machine != machine;
+  });
+  return a != b && (!several || nodes()[b.value()].machine != machine);
 }
 
 std::vector<NodeIndex> Pool::nodes_of(Nearness nearness) const {
@@ -250,7 +247,8 @@ Result<FlashArena> Pool::allocate_flash(NodeIndex node, std::uint64_t bytes, Fla
 }
 
 Result<FlashArena> Pool::open_flash(NodeId node, const FlashExtent& extent) {
-  for (std::uint32_t i = 0; i < nodes().size(); ++i) {
+  // From the last: one that was lost and is back comes again behind those before.
+  for (auto i = static_cast<std::uint32_t>(nodes().size()); i-- > 0;) {
     if (nodes()[i].control()->hello().node != node) continue;
     auto opened = sessions_->open_flash(NodeIndex(i), extent);
     if (!opened) return opened.error();

@@ -81,9 +81,14 @@ class Pool {
   [[nodiscard]] Progress& progress() { return *progress_; }
   /// "local", "ucx", "ofi", "tcp" or "mixed".
   [[nodiscard]] const std::string& transport_name() const { return transport_name_; }
-  [[nodiscard]] const std::vector<NodeSession>& nodes() const { return sessions_->nodes(); }
+  [[nodiscard]] const GrowOnly<NodeSession>& nodes() const { return sessions_->nodes(); }
+  /// Takes in nodes that the pool has now and the job has not, as Sessions::find_new() has them, if
+  /// a driver that the job uses reaches them. Asks one node; what cannot be reached is logged.
+  void use_new_nodes(MissedNodes missed);
 
-  [[nodiscard]] DriverIndex driver_of(NodeIndex node) const;
+  [[nodiscard]] DriverIndex driver_of(NodeIndex node) const {
+    return driver_of(nodes()[node.value()]);
+  }
   /// As Sessions::await_control().
   [[nodiscard]] std::shared_ptr<ControlClient> await_control(NodeIndex node) const {
     return sessions_->await_control(nodes()[node.value()]);
@@ -208,6 +213,7 @@ class Pool {
  private:
   explicit Pool(PoolOptions options) : options_(std::move(options)) {}
   [[nodiscard]] Result<void> start();
+  [[nodiscard]] DriverIndex driver_of(const NodeSession& node) const;
   [[nodiscard]] Resumer::Found look_for_lost();
   [[nodiscard]] Resumer::Found try_resume(NodeIndex node);
   Resumer::Found lose(NodeIndex node, FaultReason reason, const Error& why);
@@ -227,8 +233,9 @@ class Pool {
   std::shared_ptr<Doorbell> door_ = std::make_shared<Doorbell>();
   const std::shared_ptr<Progress> progress_ = std::make_shared<Progress>();
   std::shared_ptr<Bell> losses_ = std::make_shared<Bell>();
+  std::optional<PathFinder> paths_;
+  std::mutex new_nodes_mutex_;  ///< held while nodes are added
   std::unique_ptr<Sessions> sessions_;
-  std::vector<std::string> machines_;  ///< on which a node runs, by NodeIndex
   std::vector<std::string> driver_names_;
   std::string transport_name_;
   std::unique_ptr<Engine> engine_;  ///< ends before the sessions do

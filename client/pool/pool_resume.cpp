@@ -22,8 +22,10 @@ constexpr Duration kQuietPause = milliseconds(1);
 /// The resumer's thread.
 Resumer::Found Pool::look_for_lost() {
   auto found = Resumer::Found::kNothing;
+  const std::size_t count = nodes().size();
+  gone_since_.resize(count);
   // All at once, since a try may take a second: what is not held is given up by then.
-  for (std::uint32_t i = 0; i < nodes().size(); ++i) {
+  for (std::uint32_t i = 0; i < count; ++i) {
     const NodeSession& node = nodes()[i];
     if (!node.fault->resumable() || !node.control()->closed() || gone_since_[i]) continue;
     gone_since_[i] = clock_.now();
@@ -31,7 +33,7 @@ Resumer::Found Pool::look_for_lost() {
         {{"node", node.label}});
     engine_->call([&] { engine_->hold(NodeIndex(i)); });
   }
-  for (std::uint32_t i = 0; i < nodes().size(); ++i) {
+  for (std::uint32_t i = 0; i < count; ++i) {
     const NodeSession& node = nodes()[i];
     if (!gone_since_[i] || !node.fault->resumable() || !node.control()->closed()) continue;
     if (try_resume(NodeIndex(i)) == Resumer::Found::kStillLost) found = Resumer::Found::kStillLost;

@@ -34,27 +34,10 @@ bool allows(const AllowedDrivers& allowed, std::string_view driver) {
   return std::find(allowed.begin(), allowed.end(), driver) != allowed.end();
 }
 
-/// Finds the driver for a node, opens a session and connects by it, or says why there is none.
-Result<void> reach(PathFinder& paths, NodeSession& node, const std::string& job,
-                   const Clock& clock) {
-  const auto client = node.control();
-  ClientControl control(*client, job, clock);
-  auto path = paths.reach(control, node.label);
-  if (!path) return path.error().at(node.label);
-  node.driver = std::move(path->choice.driver);
-  node.session = std::move(path->session);
-  node.peer = path->peer;
-  node.fault->set_lease_end(path->asked + node.session.lease);
-  if (client->hello().resume.count() > 0) node.fault->set_resumable();
-  // A daemon that ended before it was known to leave anything behind.
-  if (client->closed()) node.fault->report(FaultReason::kConnectionLost);
-  return {};
-}
-
 }  // namespace
 
 ControlClient::Options Sessions::control_options(const std::string& address,
-                                                 const std::shared_ptr<NodeFault>& fault) {
+                                                 const std::shared_ptr<NodeFault>& fault) const {
   ControlClient::Options control;
   control.address = address;
   control.client_name = options_.name;
@@ -67,7 +50,7 @@ ControlClient::Options Sessions::control_options(const std::string& address,
   return control;
 }
 
-Result<NodeSession> Sessions::dial(const std::string& address, TimePoint deadline) {
+Result<NodeSession> Sessions::dial(const std::string& address, TimePoint deadline) const {
   NodeSession node;
   node.fault = std::make_shared<NodeFault>(door_);
   auto client = ControlClient::connect(control_options(address, node.fault), deadline);
@@ -79,30 +62,45 @@ Result<NodeSession> Sessions::dial(const std::string& address, TimePoint deadlin
   return node;
 }
 
+/// Finds the driver for a node, opens a session and connects by it, or says why there is none.
+Result<void> Sessions::reach(PathFinder& paths, NodeSession& node) const {
+  const auto client = node.control();
+  ClientControl control(*client, options_.name, clock_);
+  auto path = paths.reach(control, node.label);
+  if (!path) return path.error().at(node.label);
+  node.driver = std::move(path->choice.driver);
+  node.machine = client->hello().boot_id;
+  node.session = std::move(path->session);
+  node.peer = path->peer;
+  node.fault->set_lease_end(path->asked + node.session.lease);
+  if (client->hello().resume.count() > 0) node.fault->set_resumable();
+  // A daemon that ended before it was known to leave anything behind.
+  if (client->closed()) node.fault->report(FaultReason::kConnectionLost);
+  return {};
+}
+
 Result<std::unique_ptr<Sessions>> Sessions::connect(const SessionOptions& options,
                                                     PathFinder& paths,
                                                     std::shared_ptr<Doorbell> door,
                                                     std::shared_ptr<Bell> losses) {
   std::unique_ptr<Sessions> made(new Sessions(options, std::move(door), std::move(losses)));
-  std::optional<Error> last;
+  Result<NodeSession> first = Error(Errc::kInvalidArgument, "no pool address given");
   for (const std::string& address : options.addresses) {
-    auto first = made->dial(address, made->clock_.now() + kConnectTimeout);
-    if (first) {
-      made->nodes_.push_back(std::move(first).value());
-      break;
-    }
-    last = first.error();
-    if (last->code() == Errc::kUnsupported) break;  // it answered; another address changes nothing
+    first = made->dial(address, made->clock_.now() + kConnectTimeout);
+    // One that is unsupported answered; another address changes nothing.
+    if (first || first.error().code() == Errc::kUnsupported) break;
   }
-  if (made->nodes_.empty()) {
-    if (!last) return Error(Errc::kInvalidArgument, "no pool address given");
-    return *last;
-  }
+  if (!first) return first.error();
   made->progress_ = options.progress;
-  if (auto ok = made->reach_all(paths); !ok) return ok.error();
-  made->renewer_.emplace(made->shortest_lease(),
-                         [sessions = made.get()](TimePoint) { sessions->renew_all(); });
+  if (auto ok = made->reach_all(std::move(*first), paths); !ok) return ok.error();
+  made->renew_leases();
   return made;
+}
+
+/// By thirds of the shortest lease, from now on.
+void Sessions::renew_leases() {
+  renewer_.reset();
+  renewer_.emplace(shortest_lease(), [this](TimePoint) { renew_all(); });
 }
 
 Duration Sessions::shortest_lease() const {
@@ -114,7 +112,7 @@ Duration Sessions::shortest_lease() const {
 }
 
 /// Connects the control of a node by one of its addresses.
-Result<NodeSession> Sessions::dial_node(const NodeInfo& info) {
+Result<NodeSession> Sessions::dial_node(const NodeInfo& info, Duration timeout) const {
   std::vector<std::string> addresses = info.control_addresses;
   // The Unix socket first: only it can pass descriptors. On another machine it does not exist,
   // or belongs to another node, which the hello tells.
@@ -123,7 +121,7 @@ Result<NodeSession> Sessions::dial_node(const NodeInfo& info) {
   Error last(Errc::kUnavailable, "it has no address");
   // An address that hangs must not use up the time of those behind it; what one leaves of its share
   // goes to the next.
-  Duration left = kConnectTimeout;
+  Duration left = timeout;
   for (std::size_t i = 0; i < addresses.size(); ++i) {
     const std::string& address = addresses[i];
     const TimePoint begin = clock_.now();
@@ -138,14 +136,14 @@ Result<NodeSession> Sessions::dial_node(const NodeInfo& info) {
   return last;
 }
 
-/// From the first node on, whose control is there already. First all controls are connected, which
-/// may take seconds for nodes that do not answer; only then are sessions opened, whose leases run.
+/// First all controls are connected, which may take seconds for nodes that do not answer; only then
+/// are sessions opened, whose leases run.
 /// @return the last failure, where no node is left; at once where the only driver allowed cannot be
 /// used.
-Result<void> Sessions::reach_all(PathFinder& paths) {
-  const NodeId first = nodes_.front().control()->hello().node;
-  auto listed = nodes_.front().control()->nodes(clock_.now() + kControlTimeout);
-  if (!listed) return listed.error().at(nodes_.front().label);
+Result<void> Sessions::reach_all(NodeSession first, PathFinder& paths) {
+  const NodeId first_id = first.control()->hello().node;
+  auto listed = first.control()->nodes(clock_.now() + kControlTimeout);
+  if (!listed) return listed.error().at(first.label);
   std::optional<Error> last;
   const auto left_out = [&](const std::string& name, const Error& error) {
     last = error;
@@ -154,27 +152,27 @@ Result<void> Sessions::reach_all(PathFinder& paths) {
         {{"node", name}, {"reason", error.message()}});
   };
   for (const NodeInfo& info : *listed) {
-    if (info.node == first) come_nearer(info, paths);
+    if (info.node == first_id) come_nearer(first, info, paths);
   }
-  std::vector<NodeSession> dialed = std::move(nodes_);
-  std::set<NodeId> known = {first};
+  std::vector<NodeSession> dialed;
+  dialed.push_back(std::move(first));
+  std::set<NodeId> known = {first_id};
   for (const NodeInfo& info : *listed) {
     if (dialed.size() == kNodesMax || !known.insert(info.node).second) continue;
-    auto node = dial_node(info);
+    auto node = dial_node(info, kConnectTimeout);
     if (node) {
       dialed.push_back(std::move(*node));
     } else {
       left_out(info.name, node.error().at(info.name));
     }
   }
-  nodes_.clear();
   TimePoint renewed = clock_.now();
   for (NodeSession& node : dialed) {
     if (clock_.now() - renewed > shortest_lease() / 3) {
       renewed = clock_.now();
       renew_all();
     }
-    const auto ok = reach(paths, node, options_.name, clock_);
+    const auto ok = reach(paths, node);
     if (ok) {
       nodes_.push_back(std::move(node));
       continue;
@@ -189,8 +187,9 @@ Result<void> Sessions::reach_all(PathFinder& paths) {
 
 /// The first node may have been named by its TCP address though it runs on this machine: then its
 /// Unix socket is better, since only that passes descriptors and so gives the `local` driver.
-void Sessions::come_nearer(const NodeInfo& info, const PathFinder& paths) {
-  const HelloReply& hello = nodes_.front().control()->hello();
+void Sessions::come_nearer(NodeSession& first, const NodeInfo& info,
+                           const PathFinder& paths) const {
+  const HelloReply& hello = first.control()->hello();
   const bool has_local = std::any_of(hello.drivers.begin(), hello.drivers.end(),
                                      [](const auto& driver) { return driver.driver == "local"; });
   const bool wanted = allows(paths.allowed(), "local") && !has_local && runs_here(hello);
@@ -201,7 +200,7 @@ void Sessions::come_nearer(const NodeInfo& info, const PathFinder& paths) {
     auto node = dial(address, deadline);
     // The same process, not one that took the path over.
     if (!node || node->control()->hello().daemon_instance != hello.daemon_instance) continue;
-    nodes_.front() = std::move(node).value();
+    first = std::move(node).value();
     return;
   }
 }
@@ -369,18 +368,19 @@ void Sessions::release(const std::vector<HeldSegment>& segments) {
 /// Asks the nodes one after the other within a sixth of the shortest lease, those that did not
 /// answer last time after all others: however many are stopped, the rest keep their leases.
 void Sessions::renew_all() {
-  std::vector<NodeSession*> order;
+  std::vector<std::size_t> order;
   Duration lease = 6 * kControlTimeout;
-  for (NodeSession& node : nodes_) {
+  for (std::size_t i = 0; i < nodes_.size(); ++i) {
+    const NodeSession& node = nodes_[i];
     if (node.fault->reason() != FaultReason::kNone) continue;
-    order.push_back(&node);
+    order.push_back(i);
     lease = std::min<Duration>(lease, node.session.lease);
   }
   std::stable_partition(order.begin(), order.end(),
-                        [](const NodeSession* node) { return !node->fault->silent(); });
+                        [this](std::size_t i) { return !nodes_[i].fault->silent(); });
   const TimePoint end = clock_.now() + lease / 6;
   for (std::size_t i = 0; i < order.size() && !stopping_.load(); ++i) {
-    NodeSession& node = *order[i];
+    NodeSession& node = nodes_[order[i]];
     const TimePoint now = clock_.now();
     const Duration share = (end - now) / static_cast<std::int64_t>(order.size() - i);
     const auto renewed =
@@ -388,7 +388,7 @@ void Sessions::renew_all() {
                                     progress_ ? progress_->so_far() : JobProgress());
     if (renewed) {
       node.fault->set_lease_end(now + renewed->lease);
-      note_renewed(static_cast<std::size_t>(order[i] - nodes_.data()), *renewed);
+      note_renewed(order[i], *renewed);
       node.fault->mark_answering();
       continue;
     }

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -18,6 +19,7 @@
 #include "client/transfer/bell.hpp"
 #include "client/transfer/node_fault.hpp"
 #include "common/base/clock.hpp"
+#include "common/base/grow_only.hpp"
 #include "common/base/numa.hpp"
 #include "common/base/result.hpp"
 #include "proto/control/control_client.hpp"
@@ -36,6 +38,7 @@ struct NodeSession {
   std::shared_ptr<ControlLink> link;
   Session session;
   std::string label;       ///< "node 2 (b, unix:/run/x.sock)"
+  std::string machine;     ///< on which it runs: its boot id when the session was opened
   std::string driver;      ///< "local", "ucx", "ofi" or "tcp"
   transport::PeerId peer;  ///< of that driver
   std::shared_ptr<NodeFault> fault;
@@ -50,6 +53,10 @@ struct Notice {
   std::uint64_t left_ms = 0;  ///< until the first of them ends
   std::uint64_t changes = 0;  ///< how often any of this has changed
 };
+
+/// Whether nodes that could not be reached before are tried again at once, or after a while: each
+/// may take half a second.
+enum class MissedNodes : std::uint8_t { kTryAgain, kRest };
 
 /// A segment held by this job.
 struct HeldSegment {
@@ -99,8 +106,14 @@ class Sessions {
   Sessions(const Sessions&) = delete;
   Sessions& operator=(const Sessions&) = delete;
 
-  /// Constant after connect(). A NodeIndex is an index into it.
-  [[nodiscard]] const std::vector<NodeSession>& nodes() const { return nodes_; }
+  /// A NodeIndex is an index into it. Those that it has stay as they are; more may come.
+  [[nodiscard]] const GrowOnly<NodeSession>& nodes() const { return nodes_; }
+
+  /// Opens sessions on nodes that the pool has now and this job has not: they came later, or were
+  /// lost and are back. One caller at a time. @return those that were reached, for add().
+  [[nodiscard]] std::vector<NodeSession> find_new(PathFinder& paths, MissedNodes missed);
+  /// The next NodeIndex.
+  void add(NodeSession node);
 
   /// Gets segments for an arena, all or nothing. @return kExhausted: "needs X, pool has Y on nodes
   /// ..."; kUnavailable: a part's node is not a candidate (any more); any other error of a daemon.
@@ -148,15 +161,18 @@ class Sessions {
  private:
   Sessions(SessionOptions options, std::shared_ptr<Doorbell> door, std::shared_ptr<Bell> losses)
       : options_(std::move(options)), door_(std::move(door)), losses_(std::move(losses)) {}
-  [[nodiscard]] ControlClient::Options control_options(const std::string& address,
-                                                       const std::shared_ptr<NodeFault>& fault);
+  [[nodiscard]] ControlClient::Options control_options(
+      const std::string& address, const std::shared_ptr<NodeFault>& fault) const;
   [[nodiscard]] Error without_session(const NodeSession& node, const Error& error);
   [[nodiscard]] Result<void> reopen_flash(NodeIndex node, ControlClient& control,
                                           TimePoint deadline);
-  [[nodiscard]] Result<NodeSession> dial(const std::string& address, TimePoint deadline);
-  void come_nearer(const NodeInfo& info, const PathFinder& paths);
-  [[nodiscard]] Result<NodeSession> dial_node(const NodeInfo& info);
-  [[nodiscard]] Result<void> reach_all(PathFinder& paths);
+  [[nodiscard]] Result<NodeSession> dial(const std::string& address, TimePoint deadline) const;
+  void come_nearer(NodeSession& first, const NodeInfo& info, const PathFinder& paths) const;
+  [[nodiscard]] Result<NodeSession> dial_node(const NodeInfo& info, Duration timeout) const;
+  [[nodiscard]] Result<void> reach(PathFinder& paths, NodeSession& node) const;
+  [[nodiscard]] Result<void> reach_all(NodeSession first, PathFinder& paths);
+  [[nodiscard]] bool has(NodeId node) const;
+  void renew_leases();
   [[nodiscard]] Result<HeldArena> take(const std::vector<Stripe>& stripes,
                                        const std::vector<NodeRoom>& rooms, const ArenaSpec& arena);
   [[nodiscard]] Error lost() const;
@@ -179,7 +195,14 @@ class Sessions {
   std::shared_ptr<Bell> losses_;
   std::mutex extents_mutex_;  ///< any thread makes and frees them; rare
   std::vector<OpenExtent> extents_;
-  std::vector<NodeSession> nodes_;
+  GrowOnly<NodeSession> nodes_{kNodesMax};
+  /// A node that find_new() did not reach.
+  struct Missed {
+    TimePoint again;     ///< kRest: not tried before
+    Duration pause{};    ///< before that
+    std::string reason;  ///< that was logged
+  };
+  std::map<NodeId, Missed> missed_;
   std::vector<std::string> left_out_;  ///< "NODE: REASON" each; constant after connect()
   /// What a node has told with the last renewal.
   struct Told {

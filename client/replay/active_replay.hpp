@@ -35,14 +35,16 @@ enum class RunState : std::uint8_t {
 class ActiveReplay final : public TransferSource {
  public:
   /// @param streams  of the runtime's accelerator, which outlive it; null: it has none.
-  /// @param nodes  what messages call them, by NodeIndex.
-  explicit ActiveReplay(std::vector<std::string> nodes, DeviceStreams* streams = nullptr)
-      : streams_(streams), nodes_(std::move(nodes)), names_by_node_(nodes_.size()) {}
+  explicit ActiveReplay(DeviceStreams* streams = nullptr) : streams_(streams) {}
 
   // TransferSource: the transfer thread.
   bool feed(Mover& mover, std::uint64_t now_ticks) override;
   void transfer_done(Mover& mover, const TransferDone& done, const NodeWords& words,
                      std::uint64_t now_ticks) override;
+  void add_node(const std::string& label) override {
+    nodes_.push_back(label);
+    names_by_node_.emplace_back();
+  }
   [[nodiscard]] bool uses(NodeIndex node) const override;
   void fail(const std::string& what, std::optional<NodeIndex> node) override;
   void fail_if_stuck() override;
@@ -112,7 +114,7 @@ class ActiveReplay final : public TransferSource {
   std::uint64_t seen_news_ = 0;
   Replay* replay_ = nullptr;
   const std::vector<std::string>* names_ = nullptr;  ///< names of the run's storages
-  const std::vector<std::string> nodes_;
+  std::vector<std::string> nodes_;                   ///< their labels
   std::vector<NamedHomes> names_by_node_;
 };
 

@@ -23,12 +23,6 @@ Result<std::unique_ptr<DeviceStreams>> open_streams(const DeviceMemory& device) 
   return DeviceStreams::create(std::move(accel).value());
 }
 
-std::vector<std::string> labels_of(const Pool& pool) {
-  std::vector<std::string> labels;
-  for (const NodeSession& node : pool.nodes()) labels.push_back(node.label);
-  return labels;
-}
-
 }  // namespace
 
 Result<std::unique_ptr<Runtime>> Runtime::open(Pool& pool, const DeviceMemory& device) {
@@ -43,6 +37,7 @@ Result<std::unique_ptr<Runtime>> Runtime::open(Pool& pool, const DeviceMemory& d
                  "copies are 1, or 2 where take and drop are set; in an arena, plans say how many "
                  "homes values have");
   }
+  pool.use_new_nodes(MissedNodes::kTryAgain);
   const std::size_t nodes = pool.candidates(Nearness::kAny).size();
   if (device.copies > nodes) {
     return Error(Errc::kExhausted, "2 copies of each value need 2 nodes, and the job reaches " +
@@ -65,7 +60,7 @@ Runtime::Runtime(Pool& pool, const DeviceMemory& device, std::unique_ptr<DeviceS
       engine_(pool.engine()),
       device_(device),
       streams_(std::move(streams)),
-      active_(labels_of(pool), streams_.get()) {}
+      active_(streams_.get()) {}
 
 Result<void> Runtime::start() {
   if (streams_ != nullptr) {
@@ -139,6 +134,7 @@ Error Runtime::moved_badly(const Error& error) {
 
 Result<Plan*> Runtime::load(std::span<const std::byte> schedule) {
   if (auto ok = check_between_steps(); !ok) return ok.error();
+  pool_.use_new_nodes(MissedNodes::kTryAgain);
   auto plan = Plan::load(*this, schedule);
   if (!plan) return plan.error();
   plans_.push_back(std::move(plan).value());

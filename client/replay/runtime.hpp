@@ -198,6 +198,7 @@ class Runtime {
   struct Trouble {
     std::uint32_t losses = 0;   ///< Pool::losses()
     std::uint64_t changes = 0;  ///< Notice::changes
+    std::size_t nodes = 0;      ///< that the job has used so far
     bool operator==(const Trouble&) const = default;
   };
 
@@ -225,6 +226,7 @@ class Runtime {
   Trouble repaired_;                 ///< after which nothing is left to do
   Trouble told_;                     ///< of which a line says that it cannot be mended
   TimePoint repair_at_;
+  TimePoint look_at_;                ///< for nodes that have come, while values lack homes
   std::uint64_t left_segments_ = 0;  ///< moved off drained nodes since the last line about it
 };
 

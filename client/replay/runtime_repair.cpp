@@ -13,7 +13,7 @@ namespace {
 
 /// Repair takes this long at a time where a step is shorter, or there are none.
 constexpr Duration kSliceMin = std::chrono::milliseconds(20);
-/// A drained node's memory may find room later: other jobs end.
+/// A drained node's memory may find room later: other jobs end, and nodes come.
 constexpr Duration kAgainAfter = std::chrono::seconds(10);
 
 }  // namespace
@@ -130,8 +130,12 @@ Result<bool> Runtime::replace_homes(Border border, TimePoint end) {
 /// home keeps the one it has.
 Result<void> Runtime::repair(Border border, Duration slice) {
   report_copies();
+  if (copies_missing_ > 0 && clock_.now() >= look_at_) {
+    pool_.use_new_nodes(MissedNodes::kRest);
+    look_at_ = clock_.now() + kAgainAfter;
+  }
   const Notice notice = pool_.notice();
-  const Trouble now{pool_.losses(), notice.changes};
+  const Trouble now{pool_.losses(), notice.changes, pool_.nodes().size()};
   if (now == repaired_ || in_step_ != nullptr) return {};
   if (now.losses != noticed_.losses) repair_at_ = clock_.now() + pool_.repair_after();
   if (now.changes != noticed_.changes && notice.drained > 0) repair_at_ = clock_.now();

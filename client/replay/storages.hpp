@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -89,9 +90,7 @@ class Storages {
         arena_(arena),
         streams_(streams),
         near_(pool, Nearness::kNear, device.host_arena(), streams),
-        far_(pool, Nearness::kFar, device.host_arena(), streams),
-        on_node_(pool.nodes().size()),
-        doubled_bytes_(pool.nodes().size(), 0) {}
+        far_(pool, Nearness::kFar, device.host_arena(), streams) {}
   ~Storages();
   Storages(const Storages&) = delete;
   Storages& operator=(const Storages&) = delete;
@@ -222,9 +221,16 @@ class Storages {
   DeviceStreams* const streams_;
   HomeHeap near_;
   HomeHeap far_;
-  std::vector<std::unique_ptr<HomeHeap>>
-      on_node_;                               ///< heaps of doubled homes, by NodeIndex; null: none
-  std::vector<std::uint64_t> doubled_bytes_;  ///< of doubled homes, by NodeIndex
+  /// Doubled homes on one node.
+  struct OnNode {
+    std::unique_ptr<HomeHeap> heap;
+    std::uint64_t bytes = 0;
+  };
+  [[nodiscard]] std::uint64_t doubled_bytes(NodeIndex node) const {
+    const auto at = on_node_.find(node.value());
+    return at != on_node_.end() ? at->second.bytes : 0;
+  }
+  std::map<std::uint32_t, OnNode> on_node_;  ///< by NodeIndex; of nodes that were needed so far
   std::vector<std::optional<HeldStorage>> held_;
   std::vector<std::uint32_t> free_;
   std::unordered_map<std::string, StorageNumber> by_name_;

@@ -10,14 +10,14 @@
 namespace ho::client {
 
 HomeHeap& Storages::heap_on(NodeIndex node) {
-  auto& heap = on_node_[node.value()];
+  auto& heap = on_node_[node.value()].heap;
   if (heap == nullptr) heap = std::make_unique<HomeHeap>(pool_, node, streams_);
   return *heap;
 }
 
 /// Two nodes for each wish, on different machines if the pool has several. @param full  nodes that
 /// have no room.
-/// @param wanted  gets the bytes that they ask of each node.
+/// @param wanted  gets the bytes that they ask of each node, as many as it has elements.
 Result<std::vector<DoubledHome>> Storages::choose_nodes(std::span<const DoubledWish> wishes,
                                                         const std::vector<NodeIndex>& full,
                                                         std::vector<std::uint64_t>& wanted) const {
@@ -26,7 +26,8 @@ Result<std::vector<DoubledHome>> Storages::choose_nodes(std::span<const DoubledW
     auto nodes = pool_.candidates(nearness);
     std::erase_if(nodes, [&](NodeIndex node) {
       const bool too_near = other && !pool_.are_apart(node, *other);
-      return too_near || std::find(full.begin(), full.end(), node) != full.end() ||
+      const bool too_new = node.value() >= wanted.size();
+      return too_near || too_new || std::find(full.begin(), full.end(), node) != full.end() ||
              (!drained && pool_.is_drained(node));
     });
     return nodes;
@@ -36,8 +37,7 @@ Result<std::vector<DoubledHome>> Storages::choose_nodes(std::span<const DoubledW
     if (nodes.empty()) nodes = fit(Nearness::kAny, other, false);
     if (nodes.empty()) nodes = fit(Nearness::kAny, other, true);
     const auto least = std::min_element(nodes.begin(), nodes.end(), [&](NodeIndex a, NodeIndex b) {
-      return doubled_bytes_[a.value()] + wanted[a.value()] <
-             doubled_bytes_[b.value()] + wanted[b.value()];
+      return doubled_bytes(a) + wanted[a.value()] < doubled_bytes(b) + wanted[b.value()];
     });
     return least != nodes.end() ? std::optional(*least) : std::nullopt;
   };
@@ -66,7 +66,7 @@ Result<std::vector<DoubledHome>> Storages::allocate_doubled(std::span<const Doub
   std::vector<NodeIndex> full;
   Result<void> shortage;
   for (;;) {
-    std::vector<std::uint64_t> wanted(on_node_.size(), 0);
+    std::vector<std::uint64_t> wanted(pool_.nodes().size(), 0);
     auto chosen = choose_nodes(wishes, full, wanted);
     if (!chosen) return shortage ? chosen.error() : shortage.error();
     Result<void> ok;
@@ -95,7 +95,7 @@ Result<std::vector<DoubledHome>> Storages::allocate_doubled(std::span<const Doub
       auto range = heap_on(homes[i].nodes[h]).allocate(wishes[i].bytes);
       HO_CHECK(range.ok());  // reserved
       homes[i].ranges[h] = *range;
-      doubled_bytes_[homes[i].nodes[h].value()] += range->length_bytes;
+      on_node_[homes[i].nodes[h].value()].bytes += range->length_bytes;
     }
   }
   return homes;
@@ -119,7 +119,7 @@ bool Storages::is_whole(const DoubledHome& doubled) const {
 StorageHome Storages::home_of(const DoubledHome& doubled) const {
   const auto place = [&](std::size_t h) {
     HomePlace one;
-    one.area = &on_node_[doubled.nodes[h].value()]->area(doubled.ranges[h]);
+    one.area = &on_node_.at(doubled.nodes[h].value()).heap->area(doubled.ranges[h]);
     one.offset_bytes.fill(doubled.ranges[h].begin_bytes);
     return one;
   };
@@ -134,7 +134,7 @@ StorageHome Storages::home_of(const DoubledHome& doubled) const {
 
 void Storages::give_back(const DoubledHome& doubled, std::size_t home) {
   const NodeIndex node = doubled.nodes[home];
-  doubled_bytes_[node.value()] -= doubled.ranges[home].length_bytes;
+  on_node_[node.value()].bytes -= doubled.ranges[home].length_bytes;
   heap_on(node).give_back(doubled.ranges[home]);
 }
 
@@ -145,14 +145,12 @@ void Storages::give_back(const DoubledHome& doubled) {
 bool Storages::on_drained() const {
   return near_.on_drained() || far_.on_drained() ||
          std::any_of(on_node_.begin(), on_node_.end(),
-                     [](const auto& heap) { return heap != nullptr && heap->on_drained(); });
+                     [](const auto& entry) { return entry.second.heap->on_drained(); });
 }
 
 Result<bool> Storages::leave_drained(const std::function<void()>& moved) {
   std::vector<HomeHeap*> heaps{&near_, &far_};
-  for (const auto& heap : on_node_) {
-    if (heap != nullptr) heaps.push_back(heap.get());
-  }
+  for (const auto& [node, homes] : on_node_) heaps.push_back(homes.heap.get());
   Result<bool> out = false;
   for (HomeHeap* const heap : heaps) {
     auto left = heap->leave_drained(moved);
@@ -178,9 +176,8 @@ std::optional<Storages::Leaving> Storages::leaving(const DoubledHome& doubled) c
     return !pool_.are_apart(node, stays) || pool_.is_drained(node);
   });
   if (out.nodes.empty()) return std::nullopt;
-  std::stable_sort(out.nodes.begin(), out.nodes.end(), [&](NodeIndex a, NodeIndex b) {
-    return doubled_bytes_[a.value()] < doubled_bytes_[b.value()];
-  });
+  std::stable_sort(out.nodes.begin(), out.nodes.end(),
+                   [&](NodeIndex a, NodeIndex b) { return doubled_bytes(a) < doubled_bytes(b); });
   return out;
 }
 
@@ -193,7 +190,7 @@ Result<DoubledHome> Storages::allocate_instead(const DoubledHome& doubled, const
       DoubledHome out = doubled;
       out.nodes[leaving.home] = node;
       out.ranges[leaving.home] = *range;
-      doubled_bytes_[node.value()] += bytes;
+      on_node_[node.value()].bytes += bytes;
       return out;
     }
     if (range.error().code() != Errc::kExhausted) break;

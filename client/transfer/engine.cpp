@@ -133,7 +133,7 @@ Result<void> Engine::wait(std::uint64_t ticket) {
   found->generation.fetch_add(1);
   found->state.store(TicketState::kFree);
   if (code == Errc::kOk) return {};
-  // Constant since connect; a transfer cannot have run before.
+  // Its node is there; a transfer cannot have run before.
   if (node.value() >= nodes_.size()) return Error(code, "transfer to or from a node failed");
   const EngineNode& there = nodes_[node.value()];
   const FaultReason lost = there.fault->reason();
@@ -167,14 +167,12 @@ transport::Transport& Engine::transport(DriverIndex driver) {
   return *drivers_[driver.value()].transport;
 }
 
-void Engine::set_nodes(std::vector<EngineNode> nodes) {
-  HO_CHECK(nodes_.empty() && nodes.size() <= kNodesMax);
-  nodes_ = std::move(nodes);
-  std::vector<std::shared_ptr<const NodeFault>> leases;
-  for (const EngineNode& node : nodes_) leases.push_back(node.fault);
-  mover_.set_leases(std::move(leases));
-  node_closed_.assign(nodes_.size(), 0);
-  node_late_.assign(nodes_.size(), 0);
+void Engine::add_node(EngineNode node) {
+  mover_.add_lease(node.fault);
+  node_closed_.push_back(0);
+  node_late_.push_back(0);
+  for (const Attached& one : attached_) one.source->add_node(node.label);
+  nodes_.push_back(std::move(node));
   seen_faults_ = 0;
 }
 
@@ -212,6 +210,7 @@ std::uint32_t Engine::reserve_owner() { return next_owner_++; }
 
 void Engine::attach(TransferSource* source, std::uint32_t owner) {
   attached_.push_back({source, owner});
+  for (const EngineNode& node : nodes_) source->add_node(node.label);
   for (std::uint32_t i = 0; i < nodes_.size(); ++i) {
     if (node_closed_[i] != 0 && source->uses(NodeIndex(i))) {
       source->fail(nodes_[i].label + " was lost before", NodeIndex(i));

@@ -15,6 +15,7 @@
 #include "client/transfer/ticks.hpp"
 #include "client/transfer/transfer_source.hpp"
 #include "common/base/clock.hpp"
+#include "common/base/grow_only.hpp"
 #include "common/base/result.hpp"
 
 namespace ho::client {
@@ -72,7 +73,8 @@ class Engine {
   // Inside call() only.
   [[nodiscard]] transport::Transport& transport(DriverIndex driver);
   [[nodiscard]] Mover& mover() { return mover_; }
-  void set_nodes(std::vector<EngineNode> nodes);
+  /// The next NodeIndex.
+  void add_node(EngineNode node);
   [[nodiscard]] transport::PeerId peer(NodeIndex node) const { return nodes_[node.value()].peer; }
   // While a node's daemon is restarted: Mover::hold(), and its driver's connection ends, but where
   // the bytes move without the daemon.
@@ -146,7 +148,7 @@ class Engine {
   std::vector<Driver> drivers_;
   std::unique_ptr<Stager> stager_;
   Mover mover_;
-  std::vector<EngineNode> nodes_;
+  GrowOnly<EngineNode> nodes_{kNodesMax};  ///< any thread reads what stays the same of one
   std::vector<Attached> attached_;
   std::vector<std::uint8_t> node_closed_;
   std::vector<std::uint8_t> node_late_;  ///< and the log has said so

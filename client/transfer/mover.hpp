@@ -55,11 +55,11 @@ class Mover {
 
   Mover(std::vector<DriverPort> drivers, const Clock& clock);
 
-  /// Sets the nodes whose leases limit operations, by NodeIndex; start-up only. Without it no lease
-  /// limits them.
-  void set_leases(std::vector<std::shared_ptr<const NodeFault>> leases) {
-    leases_ = std::move(leases);
-    nodes_.resize(leases_.size());
+  /// Adds the next NodeIndex, and the lease that limits its operations. Nodes that were not added
+  /// have no limit.
+  void add_lease(std::shared_ptr<const NodeFault> lease) {
+    leases_.push_back(std::move(lease));
+    nodes_.emplace_back();
   }
 
   /// Start-up only. Without one no transfer may name flash.

@@ -28,6 +28,8 @@ class TransferSource {
   /// A transfer of its own ended; `words` are of done.node, filled where done.code is an error.
   virtual void transfer_done(Mover& mover, const TransferDone& done, const NodeWords& words,
                              std::uint64_t now_ticks) = 0;
+  /// The pool has one more node: the next NodeIndex. @param label  as EngineNode::label.
+  virtual void add_node(const std::string& label) = 0;
   /// It has bytes on this node.
   [[nodiscard]] virtual bool uses(NodeIndex node) const = 0;
   /// Stops it: the first reason stays. @param node  the lost one, whose tensors the message names.

@@ -170,6 +170,7 @@ HO_API const char* ho_last_error(void);
  *
  * If a node's best driver does not reach it, the next one is tried. A node that no allowed driver
  * reaches, or that does not answer within 2 s, is left out. Both log a warning with the reason.
+ * ho_open and ho_load use nodes that have come since, or are back, by the drivers in use by then.
  *
  * HO_OK                *out is the caller's until ho_disconnect.
  * HO_INVALID_ARGUMENT  a null argument; an option that cannot be read.
@@ -656,7 +657,7 @@ typedef struct ho_runtime_counters {
   uint64_t doubled_storages;  /* storages with two homes, on nodes that are there, and */
   uint64_t halved_storages;   /* those that have lost one of the two with its node */
   uint64_t repaired_storages; /* times that one got a home in place of a lost one */
-  uint32_t nodes;             /* that ho_connect has reached */
+  uint32_t nodes;             /* that the job has reached; one that is back counts once more */
   uint32_t nodes_lost;        /* of them, those that the job has lost */
 } ho_runtime_counters;
 /* HO_INVALID_ARGUMENT: struct_bytes has no room for any counter. */

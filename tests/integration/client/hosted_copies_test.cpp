@@ -294,6 +294,39 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("hosted copies: a node that was lost and is back gets second homes again") {
+  TwoNodes nodes;
+  Job job(nodes.address(0));
+  std::vector<ho_storage> storages;
+  for (int i = 0; i < 4; ++i) job.evict_one(storages);
+  kill(nodes, 1);
+  wait_until([&] { return job.runtime.counters().nodes_lost == 1; });
+  CHECK(job.runtime.counters().halved_storages == storages.size());
+  nodes.restart(1);
+  wait_until([&] {
+    job.evict_one(storages);
+    return job.runtime.counters().halved_storages == 0;
+  });
+  CHECK(job.runtime.counters().nodes == 3);
+  CHECK(job.runtime.counters().repaired_storages >= 4);
+  CHECK(nodes.granted_bytes(1) > 0);
+  kill(nodes, 0);
+  for (std::size_t i = 0; i < storages.size(); ++i) {
+    CHECK(job.has(storages[i], static_cast<std::byte>(i + 1)));
+  }
+}
+
+TEST_CASE("hosted copies: a runtime is opened with two copies once a second node has come") {
+  TwoNodes nodes;
+  kill(nodes, 1);
+  hyperoffload::Pool pool(Job::options(nodes.address(0), 0));
+  HostMemory host;
+  CHECK_THROWS(hyperoffload::Runtime(pool, take, drop, &host, 2));
+  nodes.restart(1);
+  hyperoffload::Runtime runtime(pool, take, drop, &host, 2);
+  CHECK(runtime.counters().nodes == 2);
+}
+
 TEST_CASE("hosted copies: small values share segments, and a drained node is passed over") {
   constexpr std::uint64_t kSegment = 2 << 20;
   TwoNodes nodes({.nodes = 3});

@@ -6,6 +6,7 @@
 #include <hyperoffload/hyperoffload.hpp>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "common/base/prng.hpp"
@@ -153,6 +154,30 @@ TEST_CASE(
         act(job, plans.size(), random, 10);
       }
     }
+  }
+}
+
+TEST_CASE("plans: a plan uses nodes that came after the job connected, others go on as they are") {
+  for (const char* transport : {"auto", "tcp"}) {
+    INFO("transport " << transport);
+    TwoNodes nodes({.ddr_bytes = 64U << 20U});
+    nodes.daemon(1).send(SIGKILL);
+    nodes.daemon(1).wait();
+    const PoolHandle pool = connect_pool(nodes.address(0), transport);
+    Prng random(4);
+    auto plan = test::random_schedule(random);
+    auto later = test::random_schedule_like(plan, random);
+    if (plan.arena_bytes < later.arena_bytes) std::swap(plan, later);
+    PlannedJob job(pool.get(), plan, 4);
+    REQUIRE(job.error() == "");
+    REQUIRE(job.run(2) == HO_OK);
+    nodes.restart(1);
+    CHECK(nodes.granted_bytes(1) == 0);
+    job.add(later);
+    REQUIRE(job.error() == "");
+    CHECK(nodes.sessions(1).size() == 1);
+    CHECK(nodes.granted_bytes(1) > 0);
+    act(job, 2, random, 10);
   }
 }
 

@@ -67,7 +67,7 @@ SimJob::SimJob(const std::vector<schedule::Schedule>& plans, std::uint64_t seed,
   port.small_pieces_max = static_cast<std::uint32_t>(1 + random_.below(12));
   port.op_deadline = fault == SimFault::kPauseNodes ? kPatientDeadline : kOpDeadline;
   mover_.emplace(std::vector<client::DriverPort>{port}, clock_);
-  mover_->set_leases(std::move(leases));
+  for (auto& lease : leases) mover_->add_lease(std::move(lease));
   client::StagePort stage;
   stage.stager = &stager_;
   stage.piece_bytes = 1 + random_.below(5000);

@@ -51,17 +51,17 @@ class World {
     engine_.emplace(std::move(drivers), door);
     Blocks::Options options;
     options.deadline = 60ms;
-    std::vector<EngineNode> known;
     nodes_.resize(kNodes);
     for (std::uint32_t i = 0; i < kNodes; ++i) {
       faults_.push_back(std::make_shared<NodeFault>(door));
       faults_.back()->set_resumable();
       auto store = start_daemon(i, seed + i);
-      known.push_back({std::to_string(i), DriverIndex(0), store.peer, faults_.back()});
+      engine_->call([&] {
+        engine_->add_node({std::to_string(i), DriverIndex(0), store.peer, faults_.back()});
+      });
       options.nodes.push_back({NodeId(static_cast<std::uint16_t>(i)), NodeIndex(i), DriverIndex(0),
                                faults_.back(), std::move(store)});
     }
-    engine_->call([&] { engine_->set_nodes(known); });
     blocks_ = *Blocks::create(*engine_, std::move(options));
     local_[0] =
         *engine_->call([&] { return engine_->transport(DriverIndex(0)).register_memory(memory_); });

@@ -48,7 +48,7 @@ class Rig {
     engine_->call([&] {
       auto& driver = engine_->transport(DriverIndex(0));
       peer_ = *driver.connect({NodeId(0), "a"}, clock_.now() + 1s);
-      engine_->set_nodes({{"node 0", DriverIndex(0), peer_, fault_}});
+      engine_->add_node({"node 0", DriverIndex(0), peer_, fault_});
     });
   }
 
@@ -164,7 +164,7 @@ class Job {
   HomeArea area_;
   std::vector<std::string> names_;
   std::unique_ptr<Replay> replay_;
-  ActiveReplay active_{{"a node"}};
+  ActiveReplay active_;
 };
 
 /// One op updates a weight that stays on the device. Each step stores it after the op, before the
@@ -241,7 +241,7 @@ TEST_CASE("engine: a job that waits in a step not yet taken is not stuck") {
   memory.homes = homes;
   Replay replay = *Replay::create(schedule, memory, 1);
   const std::vector<std::string> names{"w"};
-  ActiveReplay active({"a node"});
+  ActiveReplay active;
   active.begin_run(replay, names);
   CHECK_FALSE(active.stuck());
   active.steps_begun.store(1);

@@ -144,7 +144,7 @@ TEST_CASE("mover: no operation outlives the lease on the memory it moves") {
   for (int node = 0; node < 3; ++node) leases.push_back(std::make_shared<client::NodeFault>(door));
   const auto held = std::make_shared<client::NodeFault>(door);
   leases.push_back(held);
-  bench.mover->set_leases(leases);
+  for (const auto& lease : leases) bench.mover->add_lease(lease);
   held->set_lease_end(bench.clock.now() + std::chrono::milliseconds(1));
   bench.fabric.stop_peer("a");
   const TimePoint start = bench.clock.now();

@@ -44,7 +44,7 @@ struct Bench {
     port.pieces_max = port.small_pieces_max = 4;
     port.op_deadline = std::chrono::seconds(10);
     mover.emplace(std::vector<DriverPort>{port}, clock);
-    mover->set_leases(std::move(leases));
+    for (auto& lease : leases) mover->add_lease(std::move(lease));
   }
 
   transport::RegionId start_daemon(std::uint32_t node) {

@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <functional>
 #include <map>
 #include <set>
 #include <utility>
@@ -41,6 +42,8 @@ std::size_t count(const std::string& text, const std::string& part) {
   return found;
 }
 
+void run_here(const std::function<void()>& work) { work(); }
+
 FakeNode far_node() { return FakeNode({{"ucx"}, {"tcp"}}); }
 
 TEST_CASE("path finder: a driver that does not reach the node gives way to the next, with reason") {
@@ -58,7 +61,7 @@ TEST_CASE("path finder: a driver that does not reach the node gives way to the n
   REQUIRE(explained.ok());
   CHECK(explained->reason == path->choice.reason);
   CHECK(node.open.size() == 1);
-  const auto found = paths.take();
+  const auto found = paths.take(run_here);
   REQUIRE(found.size() == 1);
   CHECK(found.front().name == "tcp");
 }
@@ -113,6 +116,30 @@ TEST_CASE("path finder: no driver is made that no node needs") {
   CHECK(drivers.asked == std::vector<std::string>{"tcp"});
 }
 
+TEST_CASE("path finder: nodes that come later are reached by the drivers that were taken") {
+  Drivers drivers;
+  drivers.fabrics["tcp"].add_peer("there");
+  auto paths = drivers.finder("tcp,ofi");
+  FakeNode first({{"tcp"}});
+  REQUIRE(paths.reach(first, "n").ok());
+  int on_owner = 0;
+  const auto taken = paths.take([&](const std::function<void()>& work) {
+    on_owner += 1;
+    work();
+  });
+  REQUIRE(taken.size() == 1);
+  FakeNode later({{"ofi"}, {"tcp"}});
+  const auto path = paths.reach(later, "later");
+  REQUIRE(path.ok());
+  CHECK(path->choice.driver == "tcp");
+  CHECK(later.asked == std::vector<std::string>{"tcp"});
+  CHECK(on_owner == 1);
+  CHECK(drivers.asked == std::vector<std::string>{"tcp"});
+  FakeNode other({{"ofi"}});
+  CHECK(paths.reach(other, "other").error().code() == Errc::kUnsupported);
+  CHECK(drivers.asked == std::vector<std::string>{"tcp"});
+}
+
 TEST_CASE("path finder: the error for a node that nothing reaches has what each driver said") {
   Drivers drivers;
   auto paths = drivers.finder("auto");
@@ -123,7 +150,7 @@ TEST_CASE("path finder: the error for a node that nothing reaches has what each 
   CHECK(path.error().context().find("ucx: ") != std::string::npos);
   CHECK(path.error().context().find("tcp: ") != std::string::npos);
   CHECK(node.open.empty());
-  CHECK(paths.take().empty());
+  CHECK(paths.take(run_here).empty());
   CHECK(drivers.finder("local").reach(node, "n").error().code() == Errc::kUnsupported);
 }
 
