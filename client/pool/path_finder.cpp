@@ -132,9 +132,10 @@ Result<PathChoice> PathFinder::explain(NodeControl& node, TimePoint deadline) {
 
 std::vector<PathFinder::Found> PathFinder::take(OnOwner on_owner) {
   std::vector<Found> found;
-  std::erase_if(made_, [](const auto& entry) { return !entry.second.used; });
-  for (auto& [name, made] : made_)
-    found.push_back({name, *std::exchange(made.driver, std::nullopt)});
+  std::erase_if(made_, [](const auto& entry) { return !entry.second.used && !entry.second.error; });
+  for (auto& [name, made] : made_) {
+    if (made.used) found.push_back({name, *std::exchange(made.driver, std::nullopt)});
+  }
   on_owner_ = std::move(on_owner);
   return found;
 }

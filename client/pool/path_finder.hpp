@@ -31,8 +31,8 @@ struct Path {
 /// be made or does not reach the node, the next. Opens the session that the driver presents to the
 /// node. Only this class decides how a job reaches a node; `hyperoffload status` uses it too.
 ///
-/// Owner thread: the one that made it; take() passes the drivers to another. After that nodes are
-/// reached by those drivers only.
+/// Threads: one at a time. take() passes the drivers to another; after that nodes are reached by
+/// those drivers only.
 class PathFinder {
  public:
   using MakeDriver = std::function<Result<Engine::Driver>(const std::string& name)>;

@@ -82,9 +82,10 @@ class Pool {
   /// "local", "ucx", "ofi", "tcp" or "mixed".
   [[nodiscard]] const std::string& transport_name() const { return transport_name_; }
   [[nodiscard]] const GrowOnly<NodeSession>& nodes() const { return sessions_->nodes(); }
-  /// Takes in nodes that the pool has now and the job has not, as Sessions::find_new() has them, if
-  /// a driver that the job uses reaches them. Asks one node; what cannot be reached is logged.
-  void use_new_nodes(MissedNodes missed);
+  /// Takes in nodes that the pool has now and the job has not, if a driver that the job uses
+  /// reaches them; logs why one is not taken. As Sessions::find_new() says. Any thread; with kRest
+  /// it returns at once where another one looks.
+  void use_new_nodes(TriedNodes tried);
 
   [[nodiscard]] DriverIndex driver_of(NodeIndex node) const {
     return driver_of(nodes()[node.value()]);
@@ -123,7 +124,7 @@ class Pool {
   /// machines if the pool's nodes run on several.
   [[nodiscard]] bool are_apart(NodeIndex a, NodeIndex b) const;
   /// How many nodes the job has lost.
-  [[nodiscard]] std::uint32_t losses() const { return door_->faults.load(); }
+  [[nodiscard]] std::uint32_t losses() const;
   [[nodiscard]] Duration repair_after() const { return options_.repair_after; }
   /// Reports the node as lost: its bytes are out of date, since it missed a write that another node
   /// took.
@@ -234,7 +235,7 @@ class Pool {
   const std::shared_ptr<Progress> progress_ = std::make_shared<Progress>();
   std::shared_ptr<Bell> losses_ = std::make_shared<Bell>();
   std::optional<PathFinder> paths_;
-  std::mutex new_nodes_mutex_;  ///< held while nodes are added
+  std::mutex new_nodes_mutex_;  ///< runtimes of any thread look for nodes, one at a time
   std::unique_ptr<Sessions> sessions_;
   std::vector<std::string> driver_names_;
   std::string transport_name_;

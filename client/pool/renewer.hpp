@@ -10,7 +10,7 @@
 namespace ho::client {
 
 /// Renews leases by thirds, on a thread of its own ("ho-leases"), from construction to destruction.
-/// Made and ended by one thread, its owner. Its own thread blocks the job's signals.
+/// Made and ended by one thread at a time. Its own thread blocks the job's signals.
 class Renewer {
  public:
   /// @param lease  the shortest of those renewed.

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -54,9 +55,9 @@ struct Notice {
   std::uint64_t changes = 0;  ///< how often any of this has changed
 };
 
-/// Whether nodes that could not be reached before are tried again at once, or after a while: each
-/// may take half a second.
-enum class MissedNodes : std::uint8_t { kTryAgain, kRest };
+/// Whether nodes that were tried before, in vain or to be lost again, are tried at once, or after a
+/// rest.
+enum class TriedNodes : std::uint8_t { kAgain, kRest };
 
 /// A segment held by this job.
 struct HeldSegment {
@@ -91,10 +92,11 @@ inline constexpr int kRestartRetries = 2;
 
 /// This job's sessions on all nodes of a pool, kept alive by a thread of its own.
 ///
-/// Threads: grant() and release() from any thread. Lifecycle: connect() -> grants -> destructor,
-/// which closes every session (and with it frees all memory), bounded by a second a node. A node
-/// that does not answer at connect() within 2 s, over all its addresses, or that no driver reaches,
-/// each tried for 2 s at most, is left out, with a warning; if none is left, it fails.
+/// Threads: any, except that one at a time looks for new nodes. Lifecycle: connect() -> grants ->
+/// destructor, which closes every session (and with it frees all memory), bounded by a second a
+/// node. A node that does not answer at connect() within 2 s, over all its addresses, or that no
+/// driver reaches, each tried for 2 s at most, is left out, with a warning; if none is left, it
+/// fails.
 class Sessions {
  public:
   /// `losses` rings when a control connection is lost whose daemon may be taken over from.
@@ -110,9 +112,10 @@ class Sessions {
   [[nodiscard]] const GrowOnly<NodeSession>& nodes() const { return nodes_; }
 
   /// Opens sessions on nodes that the pool has now and this job has not: they came later, or were
-  /// lost and are back. One caller at a time. @return those that were reached, for add().
-  [[nodiscard]] std::vector<NodeSession> find_new(PathFinder& paths, MissedNodes missed);
-  /// The next NodeIndex.
+  /// lost and are back. Takes 2 s or little more. Any thread, one at a time.
+  /// @param use  gets each as soon as it is reached, for add().
+  void find_new(PathFinder& paths, TriedNodes tried, const std::function<void(NodeSession)>& use);
+  /// The next NodeIndex. The same thread.
   void add(NodeSession node);
 
   /// Gets segments for an arena, all or nothing. @return kExhausted: "needs X, pool has Y on nodes
@@ -172,6 +175,8 @@ class Sessions {
   [[nodiscard]] Result<void> reach(PathFinder& paths, NodeSession& node) const;
   [[nodiscard]] Result<void> reach_all(NodeSession first, PathFinder& paths);
   [[nodiscard]] bool has(NodeId node) const;
+  [[nodiscard]] std::vector<NodeInfo> list_nodes();
+  [[nodiscard]] Result<NodeSession> try_node(const NodeInfo& info, PathFinder& paths);
   void renew_leases();
   [[nodiscard]] Result<HeldArena> take(const std::vector<Stripe>& stripes,
                                        const std::vector<NodeRoom>& rooms, const ArenaSpec& arena);
@@ -196,13 +201,13 @@ class Sessions {
   std::mutex extents_mutex_;  ///< any thread makes and frees them; rare
   std::vector<OpenExtent> extents_;
   GrowOnly<NodeSession> nodes_{kNodesMax};
-  /// A node that find_new() did not reach.
-  struct Missed {
-    TimePoint again;     ///< kRest: not tried before
-    Duration pause{};    ///< before that
-    std::string reason;  ///< that was logged
+  /// A node that find_new() has tried.
+  struct Tried {
+    TimePoint again;     ///< it rests until then
+    Duration pause{};    ///< how long it rests
+    std::string reason;  ///< why it was of no use the last time; empty: it was
   };
-  std::map<NodeId, Missed> missed_;
+  std::map<NodeId, Tried> tried_;      ///< find_new()'s own
   std::vector<std::string> left_out_;  ///< "NODE: REASON" each; constant after connect()
   /// What a node has told with the last renewal.
   struct Told {

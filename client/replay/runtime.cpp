@@ -37,7 +37,7 @@ Result<std::unique_ptr<Runtime>> Runtime::open(Pool& pool, const DeviceMemory& d
                  "copies are 1, or 2 where take and drop are set; in an arena, plans say how many "
                  "homes values have");
   }
-  pool.use_new_nodes(MissedNodes::kTryAgain);
+  pool.use_new_nodes(TriedNodes::kAgain);
   const std::size_t nodes = pool.candidates(Nearness::kAny).size();
   if (device.copies > nodes) {
     return Error(Errc::kExhausted, "2 copies of each value need 2 nodes, and the job reaches " +
@@ -134,7 +134,7 @@ Error Runtime::moved_badly(const Error& error) {
 
 Result<Plan*> Runtime::load(std::span<const std::byte> schedule) {
   if (auto ok = check_between_steps(); !ok) return ok.error();
-  pool_.use_new_nodes(MissedNodes::kTryAgain);
+  pool_.use_new_nodes(TriedNodes::kAgain);
   auto plan = Plan::load(*this, schedule);
   if (!plan) return plan.error();
   plans_.push_back(std::move(plan).value());

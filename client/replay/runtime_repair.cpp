@@ -130,14 +130,19 @@ Result<bool> Runtime::replace_homes(Border border, TimePoint end) {
 /// home keeps the one it has.
 Result<void> Runtime::repair(Border border, Duration slice) {
   report_copies();
-  if (copies_missing_ > 0 && clock_.now() >= look_at_) {
-    pool_.use_new_nodes(MissedNodes::kRest);
+  if (in_step_ != nullptr) return {};
+  const std::uint32_t losses = pool_.losses();
+  const Notice notice = pool_.notice();
+  if (losses != noticed_.losses && clock_.now() >= repair_at_) {
+    look_at_ = repair_at_ = clock_.now() + pool_.repair_after();
+  }
+  const bool wanting = copies_missing_ > 0 || (notice.drained > 0 && on_drained());
+  if (wanting && clock_.now() >= look_at_) {
+    pool_.use_new_nodes(TriedNodes::kRest);
     look_at_ = clock_.now() + kAgainAfter;
   }
-  const Notice notice = pool_.notice();
-  const Trouble now{pool_.losses(), notice.changes, pool_.nodes().size()};
-  if (now == repaired_ || in_step_ != nullptr) return {};
-  if (now.losses != noticed_.losses) repair_at_ = clock_.now() + pool_.repair_after();
+  const Trouble now{losses, notice.changes, pool_.nodes().size()};
+  if (now == repaired_) return {};
   if (now.changes != noticed_.changes && notice.drained > 0) repair_at_ = clock_.now();
   noticed_ = now;
   if (clock_.now() < repair_at_) return {};

@@ -304,12 +304,34 @@ TEST_CASE("hosted copies: a node that was lost and is back gets second homes aga
   CHECK(job.runtime.counters().halved_storages == storages.size());
   nodes.restart(1);
   wait_until([&] {
-    job.evict_one(storages);
+    CHECK(job.has(storages[0], std::byte{1}));
+    job.runtime.evict(storages[0]);
     return job.runtime.counters().halved_storages == 0;
   });
   CHECK(job.runtime.counters().nodes == 3);
-  CHECK(job.runtime.counters().repaired_storages >= 4);
+  CHECK(job.runtime.counters().repaired_storages == 4);
   CHECK(nodes.granted_bytes(1) > 0);
+  kill(nodes, 0);
+  for (std::size_t i = 0; i < storages.size(); ++i) {
+    CHECK(job.has(storages[i], static_cast<std::byte>(i + 1)));
+  }
+}
+
+TEST_CASE("hosted copies: a node that was drained is emptied onto one that has come") {
+  TwoNodes nodes({.lease_ms = 1500, .nodes = 3});
+  kill(nodes, 2);
+  Job job(nodes.address(0));
+  std::vector<ho_storage> storages;
+  for (int i = 0; i < 4; ++i) job.evict_one(storages);
+  nodes.restart(2);
+  REQUIRE(test::connect(nodes.address(1))->drain(test::soon()).ok());
+  wait_until([&] {
+    CHECK(job.has(storages[0], std::byte{1}));
+    job.runtime.evict(storages[0]);
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    return nodes.granted_bytes(1) == 0;
+  });
+  CHECK(nodes.granted_bytes(2) > 0);
   kill(nodes, 0);
   for (std::size_t i = 0; i < storages.size(); ++i) {
     CHECK(job.has(storages[i], static_cast<std::byte>(i + 1)));

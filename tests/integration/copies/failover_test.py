@@ -1,9 +1,9 @@
 """A GPT whose values have two homes trains on to the same bits when one of three daemons is killed, stopped or cut off,
-whichever it is; one that is there again is not believed. After repair the next one may be lost, too. When the last home of
-a value is lost, the job ends with an error that names both nodes.
+whichever it is; one that is there again is not believed. After repair the next one may be lost, too: one after the other
+all are replaced under a job. When the last home of a value is lost, the job ends with an error that names both nodes.
 
-Usage: failover_test.py DAEMON GPT WHAT TRANSPORT [NODE]; WHAT is kill, stop, cut, pause, repair, generate or
-lose.
+Usage: failover_test.py DAEMON GPT WHAT TRANSPORT [NODE]; WHAT is kill, stop, cut, pause, repair, replace,
+generate or lose.
 """
 import json
 import pathlib
@@ -21,6 +21,7 @@ LOST = "a node is lost to this job"
 LATE = "a node does not answer"
 BACK = "a late node is used again"
 REPAIRED = "values have two homes again"
+USED = "a node of the pool is used from now on"
 STEPS = {"kill": 400, "stop": 900, "cut": 900}  # steps of 4 ms; a deadline of 1.5 s
 STEPS_AFTER = 30  # at least so many are made beside a node that is there again
 # Promises: a killed daemon closes its connections; of the others nothing comes for a while.
@@ -106,6 +107,28 @@ def repair(pool, gpt, transport, steps):
     return True
 
 
+def replace_all(pool, gpt, transport, steps):
+    """At the end no daemon is left that the job began with. @return False: it ended too early."""
+    expected = train(pool, gpt, transport, steps).result()
+    job = train(pool, gpt, transport, steps, ALL_TWICE, "--repair-after", "1s")
+    assert job.wait_for("step 10:")
+    replaced_at = []
+    for rounds, victim in enumerate([0, 1, 2], start=1):
+        replaced_at.append(job.at_step())
+        pool.replace(victim)
+        while job.said().count(REPAIRED) < rounds and job.process.poll() is None:
+            time.sleep(0.01)
+    run = job.result()
+    if job.said().count(REPAIRED) < NODES:
+        return False
+    assert job.said().count(LOST) == NODES, job.said()[-3000:]
+    assert job.said().count(USED) >= 2, job.said()[-3000:]  # nobody needs the last one any more
+    assert run["losses"] == expected["losses"], (run["losses"][-3:], expected["losses"][-3:])
+    print(f"{transport}: n0, n1 and n2 replaced at steps {replaced_at}, {steps} steps to the same bits; the longest took "
+          f"{max(run['step_ms']):.0f} ms")
+    return True
+
+
 def generate(pool, gpt, transport, tokens):
     """Weights and KV blocks have two homes. @return False: it ended before a node was lost."""
     words = [gpt, "generate", "--prompt", "some", "--prompt", "other", "--layers", "2", "--dim", "64", "--heads", "2", "--block", "64",
@@ -149,6 +172,11 @@ def main():
         steps = 600
         while not with_pool(repair, steps):
             steps *= 3
+    elif what == "replace":
+        steps = 2000
+        while not with_pool(replace_all, steps):
+            steps *= 2
+            assert steps < 50_000, steps
     elif what == "pause":
         steps = 600
         while not with_pool(pause, steps):

@@ -73,7 +73,7 @@ class Pool:
 
     def __init__(self, folder, daemon, far=None, machines="0" * NODES):
         self.folder, self.far = pathlib.Path(folder), far
-        self.daemons = []
+        self.commands, self.daemons = [], []
         for node in range(NODES):
             peers = "".join(f'nodes {{ node_id: {n} name: "n{n}" control_addresses: "{self.address(n)}" }}\n'
                             for n in range(NODES) if n != node)
@@ -89,12 +89,26 @@ unix_socket: "{self.folder}/n{node}.sock" tcp {{ address: "{FAR if there else "1
                 boot = self.folder / f"boot{machines[node]}"
                 boot.write_text(f"{machines[node]}0000000-0000-4000-8000-000000000000\n")
                 command = [*ELSEWHERE, str(boot), *command]
-            with open(self.folder / f"n{node}.err", "w") as errors:
-                self.daemons.append(subprocess.Popen(far.words(*command) if there else command, stderr=errors))
+            self.commands.append(far.words(*command) if there else command)
+            self.daemons.append(self._start(node))
+        for node in range(NODES):
+            self._await(node)
+
+    def _start(self, node):
+        with open(self.folder / f"n{node}.err", "w") as errors:
+            return subprocess.Popen(self.commands[node], stderr=errors)
+
+    def _await(self, node):
         end = time.monotonic() + 60
-        while not all(" serving " in (self.folder / f"n{n}.err").read_text() for n in range(NODES)):
-            assert time.monotonic() < end, "the daemons did not start"
+        while " serving " not in (self.folder / f"n{node}.err").read_text():
+            assert time.monotonic() < end, "a daemon did not start"
             time.sleep(0.02)
+
+    def replace(self, node):
+        """Kills it, and starts another in its place, which has nothing of what it held."""
+        self.kill(node)
+        self.daemons[node] = self._start(node)
+        self._await(node)
 
     def is_far(self, node):
         return self.far is not None and node == NODES - 1
