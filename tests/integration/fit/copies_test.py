@@ -138,12 +138,16 @@ class Copies(unittest.TestCase):
 
                 def between(step):
                     if step == KILLED_AT:
-                        end = time.monotonic() + 20  # the job may hear of the loss after the step
-                        while run.stats()["values_halved"] == 0 and time.monotonic() < end:
+                        # The job may hear of the loss after the step; without a plan it may repair within it.
+                        end = time.monotonic() + 20
+                        while lost_homes(run) == 0 and time.monotonic() < end:
                             time.sleep(0.01)
-                        halved.append(run.stats()["values_halved"])
+                        halved.append(lost_homes(run))
                     if step in (KILLED_AT, KILLED_AT + 1):
                         time.sleep(0.2)  # repair waits from the step's begin that finds the loss
+
+                def lost_homes(run):
+                    return run.stats()["values_halved"] + run.stats()["values_repaired"]
 
                 halved = []
                 script = Script(within, between)
