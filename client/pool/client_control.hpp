@@ -17,16 +17,17 @@ class ClientControl final : public NodeControl {
   static constexpr Duration kTimeout = std::chrono::seconds(2);
 
   /// `client` outlives it, and the peers of transports that were given a fence: until they are
-  /// closed. `name`: the job, for people.
-  ClientControl(ControlClient& client, std::string name, const Clock& clock)
-      : client_(client), name_(std::move(name)), clock_(clock) {}
+  /// closed. `name`: the job, for people. `timeout`: of each request.
+  ClientControl(ControlClient& client, std::string name, const Clock& clock,
+                Duration timeout = kTimeout)
+      : client_(client), name_(std::move(name)), clock_(clock), timeout_(timeout) {}
 
   [[nodiscard]] const HelloReply& hello() const override { return client_.hello(); }
   [[nodiscard]] Result<Session> open_session(const std::string& driver) override {
-    return client_.open_session(name_, clock_.now() + kTimeout, driver);
+    return client_.open_session(name_, clock_.now() + timeout_, driver);
   }
   void close_session(const Session& session) override {
-    (void)client_.close_session(session, clock_.now() + kTimeout);
+    (void)client_.close_session(session, clock_.now() + timeout_);
   }
   [[nodiscard]] transport::FenceRequest fence_of(const Session& session) override {
     return [&client = client_, session](const transport::RailFence& rail) {
@@ -38,6 +39,7 @@ class ClientControl final : public NodeControl {
   ControlClient& client_;
   const std::string name_;
   const Clock& clock_;
+  const Duration timeout_;
 };
 
 }  // namespace ho::client

@@ -15,7 +15,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// For one node, over all its addresses, and for the list of nodes: the job waits meanwhile.
+/// For one node, over all its addresses, and for each request to it: the job waits meanwhile.
 constexpr Duration kConnectLaterTimeout = milliseconds(500);
 /// No further node is tried after that.
 constexpr Duration kFindMax = std::chrono::seconds(2);
@@ -54,7 +54,7 @@ std::vector<NodeInfo> Sessions::list_nodes() {
 Result<NodeSession> Sessions::try_node(const NodeInfo& info, PathFinder& paths) {
   auto node = dial_node(info, kConnectLaterTimeout);
   if (!node) return node;
-  if (auto ok = reach(paths, *node); !ok) return ok.error();
+  if (auto ok = reach(paths, *node, kConnectLaterTimeout); !ok) return ok.error();
   if (node->fault->reason() == FaultReason::kNone) return node;
   return Error(Errc::kUnavailable, "its daemon ended");
 }

@@ -63,9 +63,9 @@ Result<NodeSession> Sessions::dial(const std::string& address, TimePoint deadlin
 }
 
 /// Finds the driver for a node, opens a session and connects by it, or says why there is none.
-Result<void> Sessions::reach(PathFinder& paths, NodeSession& node) const {
+Result<void> Sessions::reach(PathFinder& paths, NodeSession& node, Duration timeout) const {
   const auto client = node.control();
-  ClientControl control(*client, options_.name, clock_);
+  ClientControl control(*client, options_.name, clock_, timeout);
   auto path = paths.reach(control, node.label);
   if (!path) return path.error().at(node.label);
   node.driver = std::move(path->choice.driver);
@@ -172,7 +172,7 @@ Result<void> Sessions::reach_all(NodeSession first, PathFinder& paths) {
       renewed = clock_.now();
       renew_all();
     }
-    const auto ok = reach(paths, node);
+    const auto ok = reach(paths, node, kControlTimeout);
     if (ok) {
       nodes_.push_back(std::move(node));
       continue;
