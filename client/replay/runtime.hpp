@@ -226,7 +226,7 @@ class Runtime {
   Trouble repaired_;                 ///< after which nothing is left to do
   Trouble told_;                     ///< of which a line says that it cannot be mended
   TimePoint repair_at_;
-  TimePoint look_at_;                ///< for nodes that have come, while values lack homes
+  TimePoint look_at_;                ///< for nodes that have come, while values want homes
   std::uint64_t left_segments_ = 0;  ///< moved off drained nodes since the last line about it
 };
 

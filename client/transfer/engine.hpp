@@ -65,8 +65,8 @@ class Engine {
   /// The same for registered memory.
   void wait_unused(const LocalHandles& memory);
 
-  /// Runs `work` on the transfer thread and waits for it. Start-up and shutdown only: while it
-  /// blocks there, so do all transfers.
+  /// Runs `work` on the transfer thread and waits for it. While it blocks there, so do all
+  /// transfers: only connecting to a node may take long.
   template <typename Work>
   auto call(Work&& work) -> std::invoke_result_t<Work&>;
 

@@ -24,6 +24,18 @@ const std::uint64_t kSeeds = test::seed_count(200);
 const std::uint64_t kFaultSeeds = test::seed_count(150);
 const std::uint64_t kMixedSeeds = test::seed_count(100);
 
+/// The analyzer's plan with a budget below the peak; nothing where one op needs more.
+std::optional<schedule::Schedule> analyzed(const Graph& graph, const Hardware& hardware,
+                                           Prng& random) {
+  analyzer::Options options;
+  const std::uint64_t peak = analyzer::peak_unmanaged_bytes(graph);
+  options.device_budget_bytes = peak / 2 + random.below(peak / 2 + 1) + 256;
+  const auto outcome = analyzer::analyze(graph, hardware, options);
+  REQUIRE(outcome.ok());
+  const auto* const plan = std::get_if<schedule::Schedule>(&*outcome);
+  return plan != nullptr ? std::optional(*plan) : std::nullopt;
+}
+
 SimOutcome run(std::uint64_t seed, SimFault fault) {
   Prng random(seed);
   const schedule::Schedule schedule = test::random_schedule(random);
@@ -111,14 +123,8 @@ TEST_CASE(
     INFO("replay with HO_SEED=" << seed);
     Prng random(seed);
     const schedule::Schedule source = test::random_schedule(random);
-    const Graph graph = test::graph_of(source);
-    analyzer::Options options;
-    const std::uint64_t peak = analyzer::peak_unmanaged_bytes(graph);
-    options.device_budget_bytes = peak / 2 + random.below(peak / 2 + 1) + 256;
-    const auto outcome = analyzer::analyze(graph, source.hardware, options);
-    REQUIRE(outcome.ok());
-    const auto* const schedule = std::get_if<schedule::Schedule>(&*outcome);
-    if (schedule == nullptr) return;  // one op alone needs more than this budget
+    const auto schedule = analyzed(test::graph_of(source), source.hardware, random);
+    if (!schedule) return;
     planned += schedule->cache_ops.empty() ? 0 : 1;
     for (const auto& op : schedule->cache_ops) wrapped += op.before_next_step ? 1 : 0;
     SimJob job({*schedule}, random.next(), SimFault::kNone);
@@ -131,7 +137,7 @@ TEST_CASE(
   CHECK(wrapped > 0);
 }
 
-TEST_CASE("sim: what a step leaves for the job is read after it, and never fetched") {
+TEST_CASE("sim: what a step leaves for the job is read after it, and not fetched for the next") {
   std::uint64_t away = 0;  // plans with an OUTPUT that leaves the device
   for_each_seed(kFaultSeeds, [&](std::uint64_t seed) {
     INFO("replay with HO_SEED=" << seed);
@@ -152,13 +158,8 @@ TEST_CASE("sim: what a step leaves for the job is read after it, and never fetch
       storage.persistent = true;
     }
     REQUIRE(check_graph(graph).ok());
-    analyzer::Options options;
-    const std::uint64_t peak = analyzer::peak_unmanaged_bytes(graph);
-    options.device_budget_bytes = peak / 2 + random.below(peak / 2 + 1) + 256;
-    const auto outcome = analyzer::analyze(graph, source.hardware, options);
-    REQUIRE(outcome.ok());
-    const auto* const plan = std::get_if<schedule::Schedule>(&*outcome);
-    if (plan == nullptr) return;  // one op alone needs more than this budget
+    const auto plan = analyzed(graph, source.hardware, random);
+    if (!plan) return;
     const auto is_output = [&](const schedule::CacheOp& op) {
       return plan->storages[op.storage.value()].kind == StorageKind::kOutput;
     };
@@ -167,8 +168,9 @@ TEST_CASE("sim: what a step leaves for the job is read after it, and never fetch
     for (const schedule::CacheOp& op : plan->cache_ops) {
       if (!is_output(op)) continue;
       leaves = leaves || op.kind == schedule::CacheOpKind::kStore;
-      // One use is the write: between steps nothing needs the value on the device.
-      if (uses[op.storage.value()] == 1) CHECK(op.kind != schedule::CacheOpKind::kPrefetch);
+      if (op.kind != schedule::CacheOpKind::kPrefetch) continue;
+      CHECK_FALSE(op.before_next_step);
+      CHECK(uses[op.storage.value()] > 1);  // the one use of others is the write
     }
     away += leaves ? 1 : 0;
     SimJob job({*plan}, random.next(), SimFault::kNone);
@@ -265,19 +267,6 @@ TEST_CASE(
 
 namespace {
 
-/// The analyzer's plan for the step of `source`, with a budget below its peak; nothing where one op
-/// needs more.
-std::optional<schedule::Schedule> analyzed(const schedule::Schedule& source, Prng& random) {
-  const Graph graph = test::graph_of(source);
-  const std::uint64_t peak = analyzer::peak_unmanaged_bytes(graph);
-  analyzer::Options options;
-  options.device_budget_bytes = peak / 2 + random.below(peak / 2 + 1) + 256;
-  const auto outcome = analyzer::analyze(graph, source.hardware, options);
-  REQUIRE(outcome.ok());
-  const auto* const plan = std::get_if<schedule::Schedule>(&*outcome);
-  return plan != nullptr ? std::optional(*plan) : std::nullopt;
-}
-
 /// One to four plans that share persistent storages: simple ones that leave nothing on the device,
 /// and the analyzer's, several for one step among them.
 std::vector<schedule::Schedule> some_plans(Prng& random) {
@@ -286,7 +275,9 @@ std::vector<schedule::Schedule> some_plans(Prng& random) {
   std::vector<schedule::Schedule> plans;
   for (std::uint64_t count = 1 + random.below(4); plans.size() < count;) {
     const schedule::Schedule& source = sources[random.below(sources.size())];
-    const auto plan = random.below(3) > 0 ? analyzed(source, random) : std::nullopt;
+    const auto plan = random.below(3) > 0
+                          ? analyzed(test::graph_of(source), source.hardware, random)
+                          : std::nullopt;
     plans.push_back(plan.value_or(source));
   }
   return plans;
