@@ -31,17 +31,17 @@ Result<std::string> text_of(const char* given, const char* field) {
 }
 
 /// What a job says of its blocks, checked.
-struct Read {
+struct BlocksOptions {
   ho::BlocksTenantSpec tenant;
   std::string space;
   std::vector<std::uint64_t> sizes;
   std::uint32_t deadline_ms = kDeadlineMs;
 };
 
-Result<Read> read_options(const ho_blocks_options& given) {
+Result<BlocksOptions> read_blocks_options(const ho_blocks_options& given) {
   ho_blocks_options known{};
   std::memcpy(&known, &given, std::min(given.struct_bytes, sizeof(known)));
-  Read out;
+  BlocksOptions out;
   std::array<std::string, 5> parts;
   const std::array<std::pair<const char*, const char*>, 4> texts{{{known.model, "model"},
                                                                   {known.dtype, "dtype"},
@@ -121,7 +121,7 @@ extern "C" {
 ho_status ho_blocks_open(ho_pool* pool, const ho_blocks_options* options, ho_blocks** out) {
   return guarded([&]() -> Result<void> {
     if (pool == nullptr || options == nullptr || out == nullptr) return null_argument();
-    auto read = read_options(*options);
+    auto read = read_blocks_options(*options);
     if (!read) return read.error();
     auto opened = ho::client::open_blocks(*pool->pool, read->tenant,
                                           std::chrono::milliseconds(read->deadline_ms));

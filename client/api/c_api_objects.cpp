@@ -15,7 +15,7 @@
 #include "common/base/random.hpp"
 #include "common/layout/mesh.hpp"
 
-namespace {
+namespace ho::client::c_api {
 
 /// Keeps registrations from being ended while an object uses their memory.
 class UsedMemory {
@@ -45,16 +45,16 @@ class UsedMemory {
   std::vector<std::uintptr_t> bases_;
 };
 
-}  // namespace
+}  // namespace ho::client::c_api
 
 struct ho_publisher {
   ho_pool* pool = nullptr;
-  UsedMemory memory;  ///< until the publisher has ended
+  ho::client::c_api::UsedMemory memory;  ///< until the publisher has ended
   std::unique_ptr<ho::client::Publisher> publisher;
 };
 struct ho_subscriber {
   ho_pool* pool = nullptr;
-  UsedMemory memory;
+  ho::client::c_api::UsedMemory memory;
   std::unique_ptr<ho::client::Subscriber> subscriber;
   std::unique_ptr<ho::client::Relays> relays;  ///< nullptr: none
   std::string text;
@@ -69,10 +69,11 @@ using ho::client::ObjectMemory;
 using ho::client::c_api::guarded;
 using ho::client::c_api::guarded_end;
 using ho::client::c_api::null_argument;
+using ho::client::c_api::UsedMemory;
 using ho::client::c_api::wait_for_memory;
 
 constexpr std::size_t kNameBytesMax = 255;
-constexpr std::size_t kTextBytesMax = 65'535;
+constexpr std::size_t kDescriptionBytesMax = 65'535;
 constexpr std::size_t kSecretBytesMin = 16;
 constexpr std::size_t kSecretBytesMax = 256;
 constexpr std::uint32_t kElementBytesMax = 1024;
@@ -86,7 +87,7 @@ Result<std::string> text_of(const char* given, const char* field, std::size_t mo
 }
 
 /// What publisher and subscriber have in common.
-struct Read {
+struct ObjectOptions {
   std::string name;
   std::string secret;
   std::string mesh;
@@ -94,8 +95,8 @@ struct Read {
   ho_object_options options{};
 };
 
-Result<Read> read_options(const ho_object_options& given) {
-  Read out;
+Result<ObjectOptions> read_object_options(const ho_object_options& given) {
+  ObjectOptions out;
   std::memcpy(&out.options, &given, std::min(given.struct_bytes, sizeof(out.options)));
   auto name = text_of(out.options.name, "name", kNameBytesMax);
   if (!name) return name.error();
@@ -105,9 +106,9 @@ Result<Read> read_options(const ho_object_options& given) {
   if (!secret->empty() && secret->size() < kSecretBytesMin) {
     return Error(Errc::kInvalidArgument, "secret: less than 16 bytes");
   }
-  auto mesh = text_of(out.options.mesh, "mesh", kTextBytesMax);
+  auto mesh = text_of(out.options.mesh, "mesh", kDescriptionBytesMax);
   if (!mesh) return mesh.error();
-  auto relay = text_of(out.options.relay, "relay", kTextBytesMax);
+  auto relay = text_of(out.options.relay, "relay", kDescriptionBytesMax);
   if (!relay) return relay.error();
   out.relay = std::move(*relay);
   out.name = std::move(*name);
@@ -123,9 +124,9 @@ struct Tensor {
 
 Result<Tensor> read_tensor(UsedMemory& used, const ho_tensor& given) {
   Tensor out;
-  auto name = text_of(given.name, "tensor", kTextBytesMax);
+  auto name = text_of(given.name, "tensor", kDescriptionBytesMax);
   if (!name) return name.error();
-  auto layout = text_of(given.layout, "layout", kTextBytesMax);
+  auto layout = text_of(given.layout, "layout", kDescriptionBytesMax);
   if (!layout) return layout.error();
   auto dtype = text_of(given.dtype, "dtype", kNameBytesMax);
   if (!dtype) return dtype.error();
@@ -200,7 +201,7 @@ ho_status ho_publisher_open(ho_pool* pool, const ho_object_options* options,
                             const ho_tensor* tensors, size_t count, ho_publisher** out) {
   return guarded([&]() -> Result<void> {
     if (pool == nullptr || options == nullptr || out == nullptr) return null_argument();
-    auto read = read_options(*options);
+    auto read = read_object_options(*options);
     if (!read) return read.error();
     UsedMemory used(*pool);
     auto list = read_tensors(used, tensors, count);
@@ -258,7 +259,7 @@ ho_status ho_subscriber_open(ho_pool* pool, const ho_object_options* options,
                              const ho_tensor* tensors, size_t count, ho_subscriber** out) {
   return guarded([&]() -> Result<void> {
     if (pool == nullptr || options == nullptr || out == nullptr) return null_argument();
-    auto read = read_options(*options);
+    auto read = read_object_options(*options);
     if (!read) return read.error();
     UsedMemory used(*pool);
     auto list = read_tensors(used, tensors, count);

@@ -19,8 +19,6 @@ struct NeededLater {
   }
 };
 
-Error conflict(std::string what) { return Error(Errc::kConflict, std::move(what)); }
-
 }  // namespace
 
 void Executor::reset_instances() {

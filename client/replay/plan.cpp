@@ -18,9 +18,6 @@ constexpr Duration kSpinBefore = std::chrono::microseconds(20);
 /// The longest that an op waits while the job has no memory for some prefetch, its own or
 /// another's; then the step fails with that reason.
 constexpr Duration kRefusedMax = std::chrono::seconds(1);
-constexpr std::uint32_t kNoIndex = UINT32_MAX;
-
-Error conflict(std::string what) { return Error(Errc::kConflict, std::move(what)); }
 
 }  // namespace
 

@@ -23,7 +23,6 @@ using schedule::Schedule;
 
 /// INPUT values go home in parts of at most this size.
 constexpr std::uint64_t kBounceBytesMax = 4 * kMiB;
-constexpr std::uint32_t kNoIndex = UINT32_MAX;
 
 std::string describe(const schedule::Violation& violation) {
   std::string text = "illegal schedule: " + violation.rule + ": " + violation.first;

@@ -12,8 +12,6 @@ namespace {
 /// Repair may take a step's time divided by this before the next step.
 constexpr int kRepairShare = 4;
 
-Error conflict(std::string what) { return Error(Errc::kConflict, std::move(what)); }
-
 Result<std::unique_ptr<DeviceStreams>> open_streams(const DeviceMemory& device) {
   auto accel = make_accel(device.device);
   if (!accel) return accel.error();

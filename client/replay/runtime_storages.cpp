@@ -8,12 +8,6 @@
 #include "common/base/check.hpp"
 
 namespace ho::client {
-namespace {
-
-Error conflict(std::string what) { return Error(Errc::kConflict, std::move(what)); }
-
-}  // namespace
-
 Error Runtime::no_value(const HeldStorage& storage) {
   return conflict(storage.name +
                   " has no value: the job freed its last copy, or left a step that "

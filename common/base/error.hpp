@@ -47,6 +47,14 @@ class [[nodiscard]] Error {
   std::string context_;
 };
 
+/// Shorthand for the two commonest codes.
+[[nodiscard]] inline Error bad_input(std::string context) {
+  return {Errc::kInvalidArgument, std::move(context)};
+}
+[[nodiscard]] inline Error conflict(std::string context) {
+  return {Errc::kConflict, std::move(context)};
+}
+
 /// Makes an Error from an errno value. The context is `what`, followed by the text of strerror().
 [[nodiscard]] Error errno_error(int error_number, std::string_view what);
 

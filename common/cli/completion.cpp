@@ -9,7 +9,7 @@
 namespace ho::cli {
 namespace {
 
-std::vector<const CLI::App*> commands_of(const CLI::App& app) {
+std::vector<const CLI::App*> listed_commands(const CLI::App& app) {
   return app.get_subcommands([](const CLI::App* one) { return !one->get_group().empty(); });
 }
 
@@ -44,7 +44,7 @@ template <typename Words>
 void add_cases(std::string& out, const CLI::App& command, const std::string& path,
                const Words& words_of) {
   out += "    \"" + path + "\") echo \"" + folded(words_of(command)) + "\" ;;\n";
-  for (const CLI::App* below : commands_of(command)) {
+  for (const CLI::App* below : listed_commands(command)) {
     add_cases(out, *below, path + " " + below->get_name(), words_of);
   }
 }
@@ -62,7 +62,7 @@ std::string shared_functions(const CLI::App& app) {
   std::string out = name + "_commands() {\n  case \"$1\" in\n";
   add_cases(out, app, app.get_name(), [](const CLI::App& command) {
     std::string names;
-    for (const CLI::App* below : commands_of(command)) names += below->get_name() + " ";
+    for (const CLI::App* below : listed_commands(command)) names += below->get_name() + " ";
     return names;
   });
   out += "  esac\n}\n\n" + name + "_options() {\n  case \"$1\" in\n";

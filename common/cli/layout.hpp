@@ -63,4 +63,9 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
+/// A table's cell for a word that may be missing.
+[[nodiscard]] inline std::string word_or_dash(const std::string& word) {
+  return word.empty() ? "-" : word;
+}
+
 }  // namespace ho::cli

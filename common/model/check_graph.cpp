@@ -12,8 +12,6 @@ namespace {
 
 constexpr std::uint64_t kSumBytesMax = std::uint64_t{1} << 56U;
 
-Error bad(std::string reason) { return Error(Errc::kInvalidArgument, std::move(reason)); }
-
 std::string describe(std::string_view what, std::uint32_t id, std::string_view name) {
   constexpr std::size_t kNameBytesMax = 80;
   std::string text = std::string(what) + " " + std::to_string(id);
@@ -50,13 +48,13 @@ std::optional<std::uint32_t> repeated_id(const Elements& elements) {
 
 Result<void> check_storages(const Graph& graph) {
   if (const auto id = repeated_id(graph.storages)) {
-    return bad(twice("storages", *id));
+    return bad_input(twice("storages", *id));
   }
   // Keeps sums of sizes far from 2^63, also when each size is rounded up to an alignment.
   std::uint64_t sum_bytes = 0;
   for (const Storage& storage : graph.storages) {
     const auto fail = [&storage](const std::string& reason) {
-      return bad(describe(storage) + ": " + reason);
+      return bad_input(describe(storage) + ": " + reason);
     };
     if (storage.bytes == 0) return fail("bytes: must be at least 1");
     if (storage.bytes > kBytesMax) {
@@ -90,10 +88,10 @@ class OpChecker {
     for (std::size_t s = 0; s < graph_.storages.size(); ++s) {
       const Storage& storage = graph_.storages[s];
       if (storage.kind == StorageKind::kWorkspace && !written_[s]) {
-        return bad(describe(storage) + ": kind: a WORKSPACE must be in the writes of one op");
+        return bad_input(describe(storage) + ": kind: a WORKSPACE must be in the writes of one op");
       }
       if (storage.kind == StorageKind::kOutput && !written_[s]) {
-        return bad(describe(storage) + ": kind: an OUTPUT must be in the writes of an op");
+        return bad_input(describe(storage) + ": kind: an OUTPUT must be in the writes of an op");
       }
     }
     return {};
@@ -104,29 +102,30 @@ class OpChecker {
     const Op& op = graph_.ops[i];
     const auto sum = duration_ns_ + std::min(op.duration_ns, kDurationNsMax);
     if (op.duration_ns > kDurationNsMax || sum > kDurationNsMax) {
-      return bad("duration_ns: the sum of all durations is more than 2^62");
+      return bad_input("duration_ns: the sum of all durations is more than 2^62");
     }
     duration_ns_ = sum;
     if (auto listed = check_list(op.reads, "reads"); !listed) return listed;
     for (const StorageIndex index : op.reads) {
       const Storage& storage = graph_.storages[index.value()];
       if (storage.kind == StorageKind::kWorkspace) {
-        return bad("reads: " + describe(storage) + " is a WORKSPACE, which no op may read");
+        return bad_input("reads: " + describe(storage) + " is a WORKSPACE, which no op may read");
       }
       if (storage.kind == StorageKind::kOutput && !written_[index.value()]) {
-        return bad("reads: " + describe(storage) +
-                   " is an OUTPUT, but no op before this one overwrites it");
+        return bad_input("reads: " + describe(storage) +
+                         " is an OUTPUT, but no op before this one overwrites it");
       }
       if (!storage.persistent && storage.kind != StorageKind::kInput && !written_[index.value()]) {
-        return bad("reads: " + describe(storage) +
-                   " is read before an op wrote it, and it is neither persistent nor an INPUT");
+        return bad_input(
+            "reads: " + describe(storage) +
+            " is read before an op wrote it, and it is neither persistent nor an INPUT");
       }
     }
     if (auto listed = check_list(op.writes, "writes"); !listed) return listed;
     for (const StorageIndex index : op.writes) {
       const Storage& storage = graph_.storages[index.value()];
       if (storage.kind == StorageKind::kWorkspace && written_[index.value()]) {
-        return bad("writes: " + describe(storage) + " is a WORKSPACE of another op");
+        return bad_input("writes: " + describe(storage) + " is a WORKSPACE of another op");
       }
       written_[index.value()] = true;
     }
@@ -137,13 +136,13 @@ class OpChecker {
     ++list_number_;
     for (const StorageIndex index : list) {
       if (index.value() >= graph_.storages.size()) {
-        return bad(std::string(field) + ": storage index " + std::to_string(index.value()) +
-                   " does not exist");
+        return bad_input(std::string(field) + ": storage index " + std::to_string(index.value()) +
+                         " does not exist");
       }
       auto& last = last_list_[index.value()];
       if (last == list_number_) {
-        return bad(std::string(field) + ": " + describe(graph_.storages[index.value()]) +
-                   " is named twice");
+        return bad_input(std::string(field) + ": " + describe(graph_.storages[index.value()]) +
+                         " is named twice");
       }
       last = list_number_;
     }
@@ -153,15 +152,15 @@ class OpChecker {
   Result<void> check_after(std::size_t i) const {
     for (const OpIndex before : graph_.ops[i].after) {
       if (before.value() >= graph_.ops.size()) {
-        return bad("after: op index " + std::to_string(before.value()) + " does not exist");
+        return bad_input("after: op index " + std::to_string(before.value()) + " does not exist");
       }
-      if (before.value() == i) return bad("after: names the op itself: a cycle");
+      if (before.value() == i) return bad_input("after: names the op itself: a cycle");
       if (before.value() < i) continue;
       const std::string other = describe(graph_.ops[before.value()]);
       if (depends(before.value(), i)) {
-        return bad("after: " + other + " depends on this op: a cycle");
+        return bad_input("after: " + other + " depends on this op: a cycle");
       }
-      return bad("after: names a later op, " + other + "; ops are listed in program order");
+      return bad_input("after: names a later op, " + other + "; ops are listed in program order");
     }
     return {};
   }
@@ -205,16 +204,16 @@ class OpChecker {
 };
 
 Result<void> check_link(const Link& link, const std::string& field) {
-  if (link.bytes_per_s == 0) return bad(field + ".bytes_per_s: 0 or missing");
-  if (link.bytes_per_s > kBytesMax) return bad(field + ".bytes_per_s: more than 2^50");
+  if (link.bytes_per_s == 0) return bad_input(field + ".bytes_per_s: 0 or missing");
+  if (link.bytes_per_s > kBytesMax) return bad_input(field + ".bytes_per_s: more than 2^50");
   constexpr std::uint64_t kLatencyNsMax = 1'000'000'000'000;  // 1000 s
-  if (link.latency_ns > kLatencyNsMax) return bad(field + ".latency_ns: more than 1000 s");
+  if (link.latency_ns > kLatencyNsMax) return bad_input(field + ".latency_ns: more than 1000 s");
   return {};
 }
 
 Result<void> check_tier(const std::optional<TierSpec>& tier, const std::string& field) {
   if (!tier) return {};
-  if (tier->capacity_bytes > kBytesMax) return bad(field + ".capacity_bytes: more than 2^50");
+  if (tier->capacity_bytes > kBytesMax) return bad_input(field + ".capacity_bytes: more than 2^50");
   if (auto checked = check_link(tier->read, field + ".read"); !checked) return checked;
   return check_link(tier->write, field + ".write");
 }
@@ -222,17 +221,17 @@ Result<void> check_tier(const std::optional<TierSpec>& tier, const std::string& 
 Result<void> check_shared(const std::vector<SharedLink>& links) {
   for (std::size_t i = 0; i < links.size(); ++i) {
     const SharedLink& link = links[i];
-    if (link.name.empty()) return bad("links[" + std::to_string(i) + "].name: missing");
+    if (link.name.empty()) return bad_input("links[" + std::to_string(i) + "].name: missing");
     const auto same = [&](const SharedLink& other) { return other.name == link.name; };
     if (std::any_of(links.begin(), links.begin() + static_cast<std::ptrdiff_t>(i), same)) {
-      return bad("links: two are named \"" + link.name + "\"; give each its own name");
+      return bad_input("links: two are named \"" + link.name + "\"; give each its own name");
     }
     const std::string field = "links \"" + link.name + "\"";
     for (const auto& [bytes_per_s, name] :
          {std::pair(link.read_bytes_per_s, ".read_bytes_per_s"),
           std::pair(link.write_bytes_per_s, ".write_bytes_per_s")}) {
-      if (bytes_per_s == 0) return bad(field + name + ": 0 or missing");
-      if (bytes_per_s > kBytesMax) return bad(field + name + ": more than 2^50");
+      if (bytes_per_s == 0) return bad_input(field + name + ": 0 or missing");
+      if (bytes_per_s > kBytesMax) return bad_input(field + name + ": more than 2^50");
     }
   }
   return {};
@@ -241,15 +240,15 @@ Result<void> check_shared(const std::vector<SharedLink>& links) {
 /// One tier of a rank's path.
 Result<void> check_crossed(const std::vector<std::string>& names, bool has_tier,
                            const std::string& field, const std::vector<SharedLink>& links) {
-  if (!names.empty() && !has_tier) return bad(field + ": the hardware has no such tier");
+  if (!names.empty() && !has_tier) return bad_input(field + ": the hardware has no such tier");
   for (std::size_t i = 0; i < names.size(); ++i) {
     const auto named = [&](const SharedLink& link) { return link.name == names[i]; };
     if (std::none_of(links.begin(), links.end(), named)) {
-      return bad(field + ": there is no link \"" + names[i] + "\" in links");
+      return bad_input(field + ": there is no link \"" + names[i] + "\" in links");
     }
     const auto before = names.begin() + static_cast<std::ptrdiff_t>(i);
     if (std::find(names.begin(), before, names[i]) != before) {
-      return bad(field + ": names link \"" + names[i] + "\" twice");
+      return bad_input(field + ": names link \"" + names[i] + "\" twice");
     }
   }
   return {};
@@ -257,7 +256,7 @@ Result<void> check_crossed(const std::vector<std::string>& names, bool has_tier,
 
 Result<void> check_paths(const Hardware& hardware) {
   if (!hardware.links.empty() && hardware.paths.empty()) {
-    return bad("paths: missing; say which links each rank crosses, or name one path for all");
+    return bad_input("paths: missing; say which links each rank crosses, or name one path for all");
   }
   for (std::size_t k = 0; k < hardware.paths.size(); ++k) {
     const RankPath& path = hardware.paths[k];
@@ -286,19 +285,19 @@ std::string describe_storage(std::uint32_t id, std::string_view name) {
 }
 
 Result<void> check_graph(const Graph& graph) {
-  if (graph.ops.empty()) return bad("ops: the graph has none");
+  if (graph.ops.empty()) return bad_input("ops: the graph has none");
   if (graph.ops.size() > UINT32_MAX / 4 || graph.storages.size() > UINT32_MAX / 4) {
-    return bad("more than 2^30 ops or storages");
+    return bad_input("more than 2^30 ops or storages");
   }
   if (const auto id = repeated_id(graph.ops)) {
-    return bad(twice("ops", *id));
+    return bad_input(twice("ops", *id));
   }
   if (auto checked = check_storages(graph); !checked) return checked;
   return OpChecker(graph).run();
 }
 
 Result<void> check_hardware(const Hardware& hardware) {
-  if (hardware.device_bytes > kBytesMax) return bad("device_bytes: more than 2^50");
+  if (hardware.device_bytes > kBytesMax) return bad_input("device_bytes: more than 2^50");
   if (auto checked = check_tier(hardware.local_ddr, "local_ddr"); !checked) return checked;
   if (auto checked = check_tier(hardware.remote_ddr, "remote_ddr"); !checked) return checked;
   if (auto checked = check_tier(hardware.flash, "flash"); !checked) return checked;

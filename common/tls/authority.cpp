@@ -1,6 +1,5 @@
 #include "common/tls/authority.hpp"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <openssl/ec.h>
 #include <openssl/pem.h>
@@ -43,12 +42,6 @@ Result<void> check_name(const std::string& name) {
                "\"" + name +
                    "\": a name has 1 to 64 letters, digits, '.', '-' or '_', and begins "
                    "with a letter, digit or '_'");
-}
-
-bool is_numeric(const std::string& host) {
-  std::array<unsigned char, sizeof(in6_addr)> parsed{};
-  return ::inet_pton(AF_INET, host.c_str(), parsed.data()) == 1 ||
-         ::inet_pton(AF_INET6, host.c_str(), parsed.data()) == 1;
 }
 
 /// Makes a folder of mode 0700, if it is not there.

@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <openssl/pem.h>
 #include <openssl/x509v3.h>
 #include <sys/stat.h>
@@ -144,6 +145,12 @@ std::optional<Role> parse_role(std::string_view name) {
     if (role_name(role) == name) return role;
   }
   return std::nullopt;
+}
+
+bool is_numeric(const std::string& host) {
+  std::array<unsigned char, sizeof(in6_addr)> parsed{};
+  return ::inet_pton(AF_INET, host.c_str(), parsed.data()) == 1 ||
+         ::inet_pton(AF_INET6, host.c_str(), parsed.data()) == 1;
 }
 
 std::string time_text(WallTime time) {

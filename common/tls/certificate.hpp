@@ -36,6 +36,9 @@ struct Identity {
 
 using WallTime = std::chrono::system_clock::time_point;
 
+/// Whether a host is given as an IP address: certificates keep those apart from names.
+[[nodiscard]] bool is_numeric(const std::string& host);
+
 /// "2027-01-31 12:00:00 UTC"
 [[nodiscard]] std::string time_text(WallTime time);
 

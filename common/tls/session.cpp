@@ -1,6 +1,5 @@
 #include "common/tls/session.hpp"
 
-#include <arpa/inet.h>
 #include <openssl/sslerr.h>
 #include <sys/socket.h>
 
@@ -62,12 +61,6 @@ Bio make_buffer(std::vector<char>& buffer) {
   BIO_set_data(bio.get(), &buffer);
   BIO_set_init(bio.get(), 1);
   return bio;
-}
-
-bool is_numeric(const std::string& host) {
-  std::array<unsigned char, sizeof(in6_addr)> parsed{};
-  return ::inet_pton(AF_INET, host.c_str(), parsed.data()) == 1 ||
-         ::inet_pton(AF_INET6, host.c_str(), parsed.data()) == 1;
 }
 
 }  // namespace

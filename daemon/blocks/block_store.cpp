@@ -11,8 +11,6 @@ namespace ho::daemon {
 
 namespace {
 
-constexpr auto kDdr = BlockMedium::kDdr;
-constexpr auto kFlash = BlockMedium::kFlash;
 constexpr std::size_t kNameBytesMax = 255;
 
 }  // namespace
@@ -75,7 +73,7 @@ void BlockStore::attach(SessionId session, std::uint32_t store, const std::strin
   if (!use) return answer(use.error());
   std::vector<SegmentId> own;
   for (const SegmentId id : segments) {
-    if (use->tenant->index.has_area(kDdr, AreaId(id.value()))) own.push_back(id);
+    if (use->tenant->index.has_area(BlockMedium::kDdr, AreaId(id.value()))) own.push_back(id);
   }
   grants_.share({session, driver, transport::Rights::kReadWrite, std::move(own)},
                 std::move(answer));
@@ -108,12 +106,13 @@ void BlockStore::go_on(Tenant& tenant, Reserving reserving) {
                                 reserving.session};
     auto made = tenant.index.reserve(want, BlockIndex::Evict::kNo, now);
     if (made.answer == BlockIndex::Answer::kNoRoom && tenant.index.takes(next.length_bytes)) {
-      if (grow(tenant, kDdr, next.length_bytes)) {
+      if (grow(tenant, BlockMedium::kDdr, next.length_bytes)) {
         tenant.waiting.push_back(std::move(reserving));
         return;
       }
       made = tenant.index.reserve(want, BlockIndex::Evict::kYes, now);
-      if (made.answer == BlockIndex::Answer::kNoRoom && recut(tenant, kDdr, next.length_bytes)) {
+      if (made.answer == BlockIndex::Answer::kNoRoom &&
+          recut(tenant, BlockMedium::kDdr, next.length_bytes)) {
         made = tenant.index.reserve(want, BlockIndex::Evict::kNo, now);
       }
     }
@@ -125,7 +124,7 @@ void BlockStore::go_on(Tenant& tenant, Reserving reserving) {
 
 /// Room has come, or will not: what waits for it goes on.
 void BlockStore::resume(Tenant& tenant) {
-  if (!tenant.growth(kDdr).growing) {
+  if (!tenant.growth(BlockMedium::kDdr).growing) {
     for (Reserving& waiting : std::exchange(tenant.waiting, {})) go_on(tenant, std::move(waiting));
   }
   load_more(tenant);
@@ -180,8 +179,8 @@ void BlockStore::tick(TimePoint now) {
 
 /// Ends the tenant's blocks and gives its memory and flash back.
 void BlockStore::clear(Tenant& tenant) {
-  const std::size_t segments = tenant.index.areas(kDdr);
-  const std::size_t extents = tenant.index.areas(kFlash);
+  const std::size_t segments = tenant.index.areas(BlockMedium::kDdr);
+  const std::size_t extents = tenant.index.areas(BlockMedium::kFlash);
   tenant.index.clear();
   end_moves(tenant);
   tenant.generation = ++generations_;
@@ -192,8 +191,8 @@ void BlockStore::clear(Tenant& tenant) {
   if (!tenant.session) return;
   const SessionId session = *std::exchange(tenant.session, std::nullopt);
   const auto ended = [this, segments, extents] {
-    held(kDdr) -= segments;
-    held(kFlash) -= extents;
+    held(BlockMedium::kDdr) -= segments;
+    held(BlockMedium::kFlash) -= extents;
   };
   if (pool_.sessions().count(session) == 0) return ended();  // by the daemon's own end
   staging_.close_session(session, ended);
@@ -217,7 +216,7 @@ std::vector<BlockStore::TenantView> BlockStore::tenants() const {
   std::vector<TenantView> out;
   for (const auto& [key, tenant] : tenants_) {
     const std::uint64_t area_bytes = pool_.options().segment_bytes;
-    out.push_back({tenant->name, tenant->index.areas(kDdr) * area_bytes,
+    out.push_back({tenant->name, tenant->index.areas(BlockMedium::kDdr) * area_bytes,
                    tenant->index.areas(BlockMedium::kFlash) * area_bytes, tenant->index.figures()});
   }
   return out;
@@ -234,7 +233,7 @@ BlockFigures BlockStore::totals() const {
 std::map<std::string, std::uint64_t> BlockStore::held_bytes() const {
   std::map<std::string, std::uint64_t> out;
   for (const auto& [key, tenant] : tenants_) {
-    out[tenant->owner] += tenant->index.areas(kDdr) * area_bytes();
+    out[tenant->owner] += tenant->index.areas(BlockMedium::kDdr) * area_bytes();
   }
   return out;
 }

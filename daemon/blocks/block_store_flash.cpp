@@ -10,8 +10,6 @@ namespace ho::daemon {
 
 namespace {
 
-constexpr auto kDdr = BlockMedium::kDdr;
-constexpr auto kFlash = BlockMedium::kFlash;
 // A tenant's transfers in flight, together fewer than a session may have.
 constexpr std::size_t kLoadsMax = 32;
 // Matched blocks are loaded until one in so many bytes of the tenant's memory is pinned: others
@@ -89,7 +87,7 @@ void BlockStore::load_more(Tenant& tenant) {
 /// Loads what sessions have matched, as long as that costs no block and leaves room for others.
 void BlockStore::load_matched(Tenant& tenant) {
   BlockIndex& index = tenant.index;
-  const std::uint64_t share = index.areas(kDdr) * area_bytes() / kMatchedShare;
+  const std::uint64_t share = index.areas(BlockMedium::kDdr) * area_bytes() / kMatchedShare;
   for (; tenant.loads < kLoadsMax && !tenant.matched.empty(); tenant.matched.pop_front()) {
     const BlockNumber block = tenant.matched.front();
     if (tenant.waiters.count(block) > 0 || !index.is_pinned_on_flash(block)) continue;
@@ -126,15 +124,15 @@ std::optional<BlockIndex::Load> BlockStore::begin_load(Tenant& tenant, BlockNumb
   BlockIndex& index = tenant.index;
   auto load = index.load(block, Victim::kNone);
   if (load.answer != kNoRoom || !index.takes(load.length_bytes)) return load;
-  if (grow(tenant, kDdr, load.length_bytes)) return std::nullopt;
+  if (grow(tenant, BlockMedium::kDdr, load.length_bytes)) return std::nullopt;
   load = index.load(block, Victim::kSaved);
   if (load.answer != kNoRoom) return load;
   save_ahead(tenant);
-  const bool waits =
-      tenant.saves[load.length_bytes] > 0 || tenant.loads > 0 || tenant.growth(kFlash).growing;
+  const bool waits = tenant.saves[load.length_bytes] > 0 || tenant.loads > 0 ||
+                     tenant.growth(BlockMedium::kFlash).growing;
   if (waits) return std::nullopt;
   load = index.load(block, Victim::kAny);
-  if (load.answer == kNoRoom && recut(tenant, kDdr, load.length_bytes)) {
+  if (load.answer == kNoRoom && recut(tenant, BlockMedium::kDdr, load.length_bytes)) {
     load = index.load(block, Victim::kNone);
   }
   return load;
@@ -178,7 +176,7 @@ void BlockStore::reply(Tenant& tenant, Locating& request) {
 
 /// Saves the blocks that go next, where a tenant's segments are full.
 void BlockStore::save_ahead(Tenant& tenant) {
-  if (options_.flash_bytes == 0 || !tenant.session || may_grow(tenant, kDdr)) return;
+  if (options_.flash_bytes == 0 || !tenant.session || may_grow(tenant, BlockMedium::kDdr)) return;
   const std::vector<std::uint64_t> sizes = tenant.index.sizes();
   for (const std::uint64_t block_bytes : sizes) {
     if (BlockTier::slot_bytes(block_bytes) > kStageBytesMax) continue;
@@ -206,9 +204,10 @@ std::optional<BlockIndex::Move> BlockStore::begin_save(Tenant& tenant, BlockNumb
   BlockIndex& index = tenant.index;
   auto move = index.save(block, BlockIndex::Evict::kNo);
   if (move) return move;
-  if (grow(tenant, kFlash, block_bytes)) return std::nullopt;
+  if (grow(tenant, BlockMedium::kFlash, block_bytes)) return std::nullopt;
   move = index.save(block, BlockIndex::Evict::kYes);
-  if (!move && recut(tenant, kFlash, block_bytes)) move = index.save(block, BlockIndex::Evict::kNo);
+  if (!move && recut(tenant, BlockMedium::kFlash, block_bytes))
+    move = index.save(block, BlockIndex::Evict::kNo);
   return move;
 }
 

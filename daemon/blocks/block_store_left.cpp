@@ -12,18 +12,12 @@
 
 namespace ho::daemon {
 
-namespace {
-
-constexpr auto kDdr = BlockMedium::kDdr;
-constexpr auto kFlash = BlockMedium::kFlash;
-
-}  // namespace
-
 BlockStore::Left BlockStore::leave() {
   std::vector<LeftTenant> tenants;
   Left out;
   for (const auto& [key, tenant] : tenants_) {
-    const bool any = tenant->index.areas(kDdr) + tenant->index.areas(kFlash) > 0;
+    const bool any =
+        tenant->index.areas(BlockMedium::kDdr) + tenant->index.areas(BlockMedium::kFlash) > 0;
     if (!tenant->session || !any) continue;
     if (auto kept = grants_.keep(*tenant->session); !kept) {
       log(LogLevel::kWarning, "blocks are not left to the next daemon",
@@ -32,8 +26,8 @@ BlockStore::Left BlockStore::leave() {
     }
     tenants.push_back({key, tenant->name, tenant->owner, tenant->limit == Limit::kNone,
                        *tenant->session, tenant->index.leave(most_left(*tenant))});
-    const std::size_t kept = tenants.back().index.tier(kFlash).areas.size();
-    if (const std::size_t all = tenant->index.areas(kFlash); kept < all) {
+    const std::size_t kept = tenants.back().index.tier(BlockMedium::kFlash).areas.size();
+    if (const std::size_t all = tenant->index.areas(BlockMedium::kFlash); kept < all) {
       log(LogLevel::kWarning, "some blocks on flash are not left to the next daemon",
           {{"tenant", tenant->name},
            {"bytes", format_bytes((all - kept) * area_bytes())},
@@ -46,7 +40,7 @@ BlockStore::Left BlockStore::leave() {
   if (!index) {
     log(LogLevel::kWarning, "blocks on flash are not left to the next daemon",
         {{"why", index.error().message()}});
-    for (LeftTenant& tenant : tenants) tenant.index.tier(kFlash) = {};
+    for (LeftTenant& tenant : tenants) tenant.index.tier(BlockMedium::kFlash) = {};
     index = encode(tenants);
   }
   if (!index) {
@@ -55,7 +49,7 @@ BlockStore::Left BlockStore::leave() {
     return {};
   }
   for (const LeftTenant& tenant : tenants) {
-    for (const auto& [id, block_bytes] : tenant.index.tier(kFlash).areas) {
+    for (const auto& [id, block_bytes] : tenant.index.tier(BlockMedium::kFlash).areas) {
       out.extents.insert(flash::ExtentId(id.value()));
     }
   }
@@ -68,13 +62,13 @@ BlockIndex::LeaveMost BlockStore::most_left(const Tenant& tenant) const {
   std::size_t areas = 0;
   std::size_t blocks = 0;
   for (const auto& [key, one] : tenants_) {
-    areas += one->index.areas(kFlash);
+    areas += one->index.areas(BlockMedium::kFlash);
     blocks += one->index.blocks();
   }
   const auto share = [](std::size_t most, std::size_t mine, std::size_t all) {
     return all <= most ? most : most * mine / all;
   };
-  return {share(kLeftFlashBytesMax / area_bytes(), tenant.index.areas(kFlash), areas),
+  return {share(kLeftFlashBytesMax / area_bytes(), tenant.index.areas(BlockMedium::kFlash), areas),
           share(kLeftCopiesMax, tenant.index.blocks(), blocks)};
 }
 
@@ -103,14 +97,14 @@ Result<std::size_t> BlockStore::adopt(LeftTenant& left) {
   if (pool_.sessions().count(left.session) == 0) {
     return Error(Errc::kNotFound, "the session that held them was not taken over");
   }
-  const BlockIndex::Left::Tier& ddr = left.index.tier(kDdr);
+  const BlockIndex::Left::Tier& ddr = left.index.tier(BlockMedium::kDdr);
   for (const auto& [id, block_bytes] : ddr.areas) {
     const SegmentRecord* const segment = pool_.find(SegmentId(id.value()));
     const bool there = segment != nullptr && segment->session == left.session &&
                        segment->state == SegmentRecord::State::kLive;
     if (!there) return Error(Errc::kNotFound, "a segment was not taken over");
   }
-  if (held(kDdr) + ddr.areas.size() > areas_max(kDdr)) {
+  if (held(BlockMedium::kDdr) + ddr.areas.size() > areas_max(BlockMedium::kDdr)) {
     return Error(Errc::kExhausted, "the store is smaller now");
   }
   if (tenants_.size() >= kTenantsMax || tenants_.count(left.identity) > 0) {
@@ -140,14 +134,14 @@ Result<std::size_t> BlockStore::adopt(LeftTenant& left) {
 void BlockStore::claim_extents(LeftTenant& left) {
   const auto lose = [&left, this](const std::set<AreaId>& lost, const char* why) {
     if (lost.empty()) return;
-    left.index.drop_areas(kFlash, lost);
+    left.index.drop_areas(BlockMedium::kFlash, lost);
     log(LogLevel::kWarning, "blocks on flash of the last daemon are lost",
         {{"tenant", left.name}, {"bytes", format_bytes(lost.size() * area_bytes())}, {"why", why}});
   };
   std::vector<std::uint64_t> wanted;
   std::set<AreaId> beyond;
-  for (const auto& [id, block_bytes] : left.index.tier(kFlash).areas) {
-    if (held(kFlash) + wanted.size() < areas_max(kFlash)) {
+  for (const auto& [id, block_bytes] : left.index.tier(BlockMedium::kFlash).areas) {
+    if (held(BlockMedium::kFlash) + wanted.size() < areas_max(BlockMedium::kFlash)) {
       wanted.push_back(id.value());
     } else {
       beyond.insert(id);

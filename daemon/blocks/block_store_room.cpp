@@ -10,28 +10,28 @@ namespace ho::daemon {
 
 namespace {
 
-constexpr auto kDdr = BlockMedium::kDdr;
 /// After there was none to have: evicting is faster than asking or searching at each block.
-constexpr Duration kPause = std::chrono::seconds(1);
+constexpr Duration kRoomPause = std::chrono::seconds(1);
 
 }  // namespace
 
 std::uint64_t BlockStore::areas_max(BlockMedium medium) const {
-  return (medium == kDdr ? options_.capacity_bytes : options_.flash_bytes) / area_bytes();
+  return (medium == BlockMedium::kDdr ? options_.capacity_bytes : options_.flash_bytes) /
+         area_bytes();
 }
 
 /// Whether the owner may have one area more.
 bool BlockStore::within_quota(const Tenant& tenant, BlockMedium medium) const {
   if (!quota_of_ || tenant.limit == Limit::kNone) return true;
   const Quota quota = quota_of_(tenant.owner);
-  if (medium != kDdr) {
+  if (medium != BlockMedium::kDdr) {
     return quota.flash_used <= quota.flash_bytes &&
            quota.flash_bytes - quota.flash_used >= area_bytes();
   }
   std::uint64_t held = 1;
   for (const auto& [key, one] : tenants_) {
     if (one->owner != tenant.owner) continue;
-    held += one->index.areas(kDdr) + (one->growth(kDdr).growing ? 1 : 0);
+    held += one->index.areas(BlockMedium::kDdr) + (one->growth(BlockMedium::kDdr).growing ? 1 : 0);
   }
   return held <= quota.segment_bytes / area_bytes();
 }
@@ -82,7 +82,7 @@ void BlockStore::make_area(Tenant& tenant, BlockMedium medium, std::uint64_t blo
     if (!area || same == nullptr) held(medium) -= 1;  // with its session, if it was made
     if (same != nullptr) area_made(*same, medium, block_bytes, area);
   };
-  if (medium == kDdr) {
+  if (medium == BlockMedium::kDdr) {
     Grants::Spec spec;
     spec.session = *tenant.session;
     spec.bytes = area_bytes();
@@ -111,7 +111,7 @@ void BlockStore::area_made(Tenant& tenant, BlockMedium medium, std::uint64_t blo
   if (area) {
     tenant.index.add_area(medium, *area, block_bytes);
   } else {
-    growth.not_until = clock_.now() + kPause;
+    growth.not_until = clock_.now() + kRoomPause;
   }
   if (!growth.asking) resume(tenant);  // else nothing waits yet
 }
@@ -136,7 +136,7 @@ void BlockStore::take_area(Tenant& from, Tenant& to, BlockMedium medium,
                            std::uint64_t block_bytes) {
   const auto area = from.index.coldest(medium);
   if (!area) {  // all are in use; the search takes too long to repeat it for each block
-    to.growth(medium).not_until = clock_.now() + kPause;
+    to.growth(medium).not_until = clock_.now() + kRoomPause;
     return;
   }
   to.growth(medium).growing = true;
@@ -146,7 +146,7 @@ void BlockStore::take_area(Tenant& from, Tenant& to, BlockMedium medium,
     Tenant* const same = alive(key, generation);
     if (same != nullptr) make_area(*same, medium, block_bytes);
   };
-  if (medium == kDdr) {
+  if (medium == BlockMedium::kDdr) {
     const SegmentId segment(area->value());
     HO_CHECK(pool_.release(*from.session, {segment}).ok());
     grants_.end({segment}, ended);
@@ -161,7 +161,7 @@ bool BlockStore::recut(Tenant& tenant, BlockMedium medium, std::uint64_t block_b
   if (clock_.now() < growth.no_recut_until) return false;
   const auto area = tenant.index.coldest(medium);
   if (!area) {
-    growth.no_recut_until = clock_.now() + kPause;
+    growth.no_recut_until = clock_.now() + kRoomPause;
     return false;
   }
   tenant.index.drop_area(medium, *area);

@@ -47,13 +47,6 @@ bool is_refusal(const std::string& code) {
                      [&](Errc one) { return errc_name(one) == code; });
 }
 
-template <typename Body>
-Result<SessionId> authenticate(const Pool& pool, const Body& body) {
-  const SessionId session(body.session_id());
-  if (auto known = pool.authenticate(session, body.token()); !known) return known.error();
-  return session;
-}
-
 }  // namespace
 
 Service::Service(Pool& pool, Grants& grants, Staging& staging, DataLoop& data, Keeper& keeper,
@@ -304,7 +297,7 @@ void Service::refuse_driver(const Request& request, const std::string& driver, c
 }
 
 void Service::renew_lease(const Request& request, const Reply& reply) {
-  auto session = authenticate(pool_, request.renew_lease());
+  auto session = session_of(request.renew_lease());
   if (!session) return refuse(request, session.error(), reply);
   renew(*session);
   activity_.lease_renewals += 1;
@@ -321,7 +314,7 @@ void Service::renew_lease(const Request& request, const Reply& reply) {
 }
 
 void Service::close_session(const Request& request, const Reply& reply) {
-  auto session = authenticate(pool_, request.close_session());
+  auto session = session_of(request.close_session());
   if (!session) return refuse(request, session.error(), reply);
   activity_.sessions_closed += 1;
   note_session("session closed", LogLevel::kInfo, *session);
@@ -332,7 +325,7 @@ void Service::close_session(const Request& request, const Reply& reply) {
 
 void Service::grant(const Request& request, const PeerInfo& peer, const Reply& reply) {
   const pb::GrantRequest& body = request.grant();
-  auto session = authenticate(pool_, body);
+  auto session = session_of(body);
   if (!session) return refuse(request, session.error(), reply);
   if (!offers(body.driver(), peer)) return refuse_driver(request, body.driver(), peer, reply);
   if (auto may = check_memory_quota(peer, *session, body.bytes()); !may) {
@@ -375,7 +368,7 @@ void Service::grant(const Request& request, const PeerInfo& peer, const Reply& r
 }
 
 void Service::release(const Request& request, const Reply& reply) {
-  auto session = authenticate(pool_, request.release());
+  auto session = session_of(request.release());
   if (!session) return refuse(request, session.error(), reply);
   std::vector<SegmentId> ids;
   for (const std::uint64_t id : request.release().segment_ids()) ids.push_back(SegmentId(id));
@@ -389,7 +382,7 @@ void Service::release(const Request& request, const Reply& reply) {
 
 void Service::fence(const Request& request, const Reply& reply) {
   const pb::FenceRequest& body = request.fence();
-  auto session = authenticate(pool_, body);
+  auto session = session_of(body);
   if (!session) return refuse(request, session.error(), reply);
   pb::Response response = answer_to(request);
   grants_.fence(*session, {body.rail(), body.generation()},

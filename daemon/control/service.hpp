@@ -192,6 +192,13 @@ class Service {
   void flash_erase(const Request& request, const PeerInfo& peer, const Reply& reply);
   void handle_blocks(const Request& request, const PeerInfo& peer, const Reply& reply);
   void return_memory();
+  /// The session that a request names, if its token is right.
+  template <typename Body>
+  [[nodiscard]] Result<SessionId> session_of(const Body& body) const {
+    const SessionId session(body.session_id());
+    if (auto known = pool_.authenticate(session, body.token()); !known) return known.error();
+    return session;
+  }
   template <typename Body>
   [[nodiscard]] Result<SessionId> blocks_session(const Body& body) const;
   void blocks_open(const Request& request, const PeerInfo& peer, const Reply& reply);

@@ -86,9 +86,7 @@ Result<SessionId> Service::blocks_session(const Body& body) const {
     return Error(Errc::kUnsupported, pool_.options().node_name +
                                          " has no block store: its configuration has no blocks");
   }
-  const SessionId session(body.session_id());
-  if (auto known = pool_.authenticate(session, body.token()); !known) return known.error();
-  return session;
+  return session_of(body);
 }
 
 void Service::handle_blocks(const Request& request, const PeerInfo& peer, const Reply& reply) {

@@ -18,18 +18,11 @@ std::uint64_t to_s(std::chrono::seconds duration) {
   return static_cast<std::uint64_t>(std::max<std::int64_t>(duration.count(), 0));
 }
 
-template <typename Body>
-Result<SessionId> authenticate(const Pool& pool, const Body& body) {
-  const SessionId session(body.session_id());
-  if (auto known = pool.authenticate(session, body.token()); !known) return known.error();
-  return session;
-}
-
 }  // namespace
 
 void Service::flash_allocate(const Request& request, const PeerInfo& peer, const Reply& reply) {
   const pb::FlashAllocateRequest& body = request.flash_allocate();
-  auto session = authenticate(pool_, body);
+  auto session = session_of(body);
   if (!session) return refuse(request, session.error(), reply);
   if (body.policy() != pb::FLASH_SCRATCH && body.policy() != pb::FLASH_DURABLE) {
     return refuse(request, Error(Errc::kInvalidArgument, "neither scratch nor durable"), reply);
@@ -58,7 +51,7 @@ void Service::flash_allocate(const Request& request, const PeerInfo& peer, const
 
 void Service::flash_open(const Request& request, const Reply& reply) {
   const pb::FlashOpenRequest& body = request.flash_open();
-  auto session = authenticate(pool_, body);
+  auto session = session_of(body);
   if (!session) return refuse(request, session.error(), reply);
   pb::Response response = answer_to(request);
   staging_.open(
@@ -74,7 +67,7 @@ void Service::flash_open(const Request& request, const Reply& reply) {
 }
 
 void Service::flash_free(const Request& request, const Reply& reply) {
-  auto session = authenticate(pool_, request.flash_free());
+  auto session = session_of(request.flash_free());
   if (!session) return refuse(request, session.error(), reply);
   pb::Response response = answer_to(request);
   response.mutable_flash_free();
@@ -87,9 +80,9 @@ void Service::flash_free(const Request& request, const Reply& reply) {
 
 void Service::stage(const Request& request, const Reply& reply) {
   const pb::StageRequest& body = request.stage();
-  auto session = authenticate(pool_, body);
+  auto session = session_of(body);
   if (!session) return refuse(request, session.error(), reply);
-  if (body.direction() != pb::STAGE_IN && body.direction() != pb::STAGE_OUT) {
+  if (body.direction() != pb::STAGE_DIRECTION_IN && body.direction() != pb::STAGE_DIRECTION_OUT) {
     return refuse(request, Error(Errc::kInvalidArgument, "neither in nor out"), reply);
   }
   StageSpec spec;

@@ -14,18 +14,11 @@ namespace {
 
 namespace pb = hyperoffload::v1;
 
-template <typename Body>
-Result<SessionId> authenticate(const Pool& pool, const Body& body) {
-  const SessionId session(body.session_id());
-  if (auto known = pool.authenticate(session, body.token()); !known) return known.error();
-  return session;
-}
-
 }  // namespace
 
 void Service::objects_publish(const Request& request, const PeerInfo& peer, const Reply& reply) {
   const pb::ObjectsPublishRequest& body = request.objects_publish();
-  const auto session = authenticate(pool_, body);
+  const auto session = session_of(body);
   if (!session) return refuse(request, session.error(), reply);
   const TenantSpec tenant{peer.owner, body.part().name(), body.secret()};
   const auto done = objects_.publish(*session, tenant, take_object_part(body.part()), clock_.now());
@@ -37,7 +30,7 @@ void Service::objects_publish(const Request& request, const PeerInfo& peer, cons
 
 void Service::objects_drop(const Request& request, const PeerInfo& peer, const Reply& reply) {
   const pb::ObjectsDropRequest& body = request.objects_drop();
-  const auto session = authenticate(pool_, body);
+  const auto session = session_of(body);
   if (!session) return refuse(request, session.error(), reply);
   const TenantSpec tenant{peer.owner, body.name(), body.secret()};
   const auto done = objects_.drop(*session, tenant, take_object_id(body));
@@ -49,7 +42,7 @@ void Service::objects_drop(const Request& request, const PeerInfo& peer, const R
 
 void Service::objects_find(const Request& request, const PeerInfo& peer, const Reply& reply) {
   const pb::ObjectsFindRequest& body = request.objects_find();
-  const auto session = authenticate(pool_, body);
+  const auto session = session_of(body);
   if (!session) return refuse(request, session.error(), reply);
   pb::Response response = answer_to(request);
   auto* const out = response.mutable_objects_find();
@@ -63,7 +56,7 @@ void Service::objects_find(const Request& request, const PeerInfo& peer, const R
 
 void Service::objects_open(const Request& request, const PeerInfo& peer, const Reply& reply) {
   const pb::ObjectsOpenRequest& body = request.objects_open();
-  const auto session = authenticate(pool_, body);
+  const auto session = session_of(body);
   if (!session) return refuse(request, session.error(), reply);
   if (!offers(body.driver(), peer)) return refuse_driver(request, body.driver(), peer, reply);
   const TenantSpec tenant{peer.owner, body.name(), body.secret()};
@@ -105,7 +98,7 @@ void Service::share_object(const Request& request, const Reply& reply, SessionId
 
 void Service::objects_close(const Request& request, const Reply& reply) {
   const pb::ObjectsCloseRequest& body = request.objects_close();
-  const auto session = authenticate(pool_, body);
+  const auto session = session_of(body);
   if (!session) return refuse(request, session.error(), reply);
   objects_.close(*session, {body.holds().begin(), body.holds().end()});
   pb::Response response = answer_to(request);

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "common/tls/certificate.hpp"
 #include "common/transport/driver_names.hpp"
 #include "proto/control/control_address.hpp"
 
@@ -18,12 +19,6 @@ namespace pb = hyperoffload::v1;
 using google::protobuf::TextFormat;
 
 constexpr int kRailsMax = 8;  // the limit of each driver
-
-bool is_numeric(const std::string& host) {
-  std::array<unsigned char, sizeof(in6_addr)> parsed{};
-  return ::inet_pton(AF_INET, host.c_str(), parsed.data()) == 1 ||
-         ::inet_pton(AF_INET6, host.c_str(), parsed.data()) == 1;
-}
 
 /// True for a numeric address that stands for "any address".
 bool is_wildcard(const std::string& host) {
@@ -39,10 +34,10 @@ bool is_emulation(const std::string& provider) {
   return core == "net" || core == "tcp" || core == "sockets" || core == "udp";
 }
 
-class Checker {
+class NetworkChecker {
  public:
-  Checker(const pb::DaemonConfig& from, const TextFormat::ParseInfoTree& lines, ConfigErrors& out,
-          DaemonConfig& config)
+  NetworkChecker(const pb::DaemonConfig& from, const TextFormat::ParseInfoTree& lines,
+                 ConfigErrors& out, DaemonConfig& config)
       : from_(from), lines_(lines), out_(out), config_(config) {}
 
   void run() {
@@ -281,7 +276,7 @@ class Checker {
   }
 
   void listening_address(const std::string& block, const Located& address) {
-    if (!is_numeric(address.text)) {
+    if (!tls::is_numeric(address.text)) {
       complain_of(block, "address", address,
                   "\"" + address.text + "\" is not a numeric IP address");
     } else if (is_wildcard(address.text)) {
@@ -378,7 +373,7 @@ class Checker {
 
 void check_network_config(const pb::DaemonConfig& from, const TextFormat::ParseInfoTree& lines,
                           ConfigErrors& errors, DaemonConfig& config) {
-  Checker(from, lines, errors, config).run();
+  NetworkChecker(from, lines, errors, config).run();
 }
 
 }  // namespace ho

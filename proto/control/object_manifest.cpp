@@ -13,7 +13,7 @@ namespace {
 
 namespace pb = hyperoffload::v1;
 
-constexpr std::uint32_t kElementBytesMax = 1024;
+constexpr std::uint32_t kManifestElementBytesMax = 1024;
 
 }  // namespace
 
@@ -55,7 +55,8 @@ Result<ObjectManifest> read_manifest(std::span<const std::byte> bytes) {
   out.part = from.part();
   out.chunking = static_cast<Chunking>(from.chunking());
   for (const pb::ObjectTensor& tensor : from.tensors()) {
-    if (tensor.element_bytes() == 0 || tensor.element_bytes() > kElementBytesMax) return wrong;
+    if (tensor.element_bytes() == 0 || tensor.element_bytes() > kManifestElementBytesMax)
+      return wrong;
     if (tensor.checksums_size() % 2 != 0) return wrong;
     out.tensors.push_back({tensor.name(),
                            tensor.layout(),

@@ -20,8 +20,6 @@ namespace {
 
 constexpr std::uint32_t kVersion = 1;
 
-Error bad(std::string reason) { return Error(Errc::kInvalidArgument, std::move(reason)); }
-
 /// Maps ids of a file to dense indices. Sorted instead of hashed: the author of a file chooses the
 /// ids and could make a hash table slow.
 class IdIndex {
@@ -55,7 +53,8 @@ Result<std::vector<Index>> resolve(const Ids& ids, const IdIndex& index, const c
   for (const std::uint32_t id : ids) {
     const auto found = index.find(id);
     if (!found) {
-      return bad(std::string(field) + ": " + what + " " + std::to_string(id) + " does not exist");
+      return bad_input(std::string(field) + ": " + what + " " + std::to_string(id) +
+                       " does not exist");
     }
     out.push_back(Index(*found));
   }

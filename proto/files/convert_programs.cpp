@@ -18,14 +18,12 @@ constexpr std::uint32_t kVersionsMax = 1024;
 constexpr std::uint32_t kWeightMax = 1000;
 constexpr std::uint32_t kEveryMax = 1'000'000;
 
-Error bad(const std::string& why) { return Error(Errc::kInvalidArgument, why); }
-
 /// An absent text is 0.
 Result<std::uint64_t> read_rate(const std::string& text, const char* field) {
   if (text.empty()) return std::uint64_t{0};
   const auto rate = parse_rate(text, "B/s");
   if (!rate || *rate < 1 || *rate > 1e15) {
-    return bad(std::string(field) + " \"" + text + "\" is not a rate such as \"2GB/s\"");
+    return bad_input(std::string(field) + " \"" + text + "\" is not a rate such as \"2GB/s\"");
   }
   return static_cast<std::uint64_t>(*rate);
 }
@@ -35,8 +33,8 @@ Result<std::uint64_t> read_time(const std::string& text, const char* field) {
   if (text.empty()) return std::uint64_t{0};
   const auto time_ns = parse_duration_ns(text);
   if (!time_ns || *time_ns == 0 || *time_ns > kDayNs) {
-    return bad(std::string(field) + " \"" + text +
-               "\" is not a time such as \"500ms\", of one day at most");
+    return bad_input(std::string(field) + " \"" + text +
+                     "\" is not a time such as \"500ms\", of one day at most");
   }
   return *time_ns;
 }
@@ -47,14 +45,14 @@ std::string beside(const std::string& file, const std::string& path) {
 
 Result<ProgramSpec> program_of(const hyperoffload::v1::ProgramSpec& in, const std::string& file) {
   ProgramSpec out;
-  if (in.name().empty()) return bad("name is missing");
+  if (in.name().empty()) return bad_input("name is missing");
   const bool plain = std::all_of(in.name().begin(), in.name().end(), [](unsigned char c) {
     return std::isalnum(c) != 0 || c == '-' || c == '_';
   });
   if (!plain || in.name().size() > 100) {  // it names files
-    return bad("a name has letters, digits, - and _, at most 100");
+    return bad_input("a name has letters, digits, - and _, at most 100");
   }
-  if (in.mesh().empty()) return bad("mesh is missing");
+  if (in.mesh().empty()) return bad_input("mesh is missing");
   out.name = in.name();
   out.mesh = in.mesh();
   out.graph = beside(file, in.graph());
@@ -62,9 +60,10 @@ Result<ProgramSpec> program_of(const hyperoffload::v1::ProgramSpec& in, const st
   const bool of_steps =
       in.weight() != 0 || !in.minimum_rate().empty() || !in.device_memory().empty();
   if (in.graph().empty() && of_steps) {
-    return bad("device_memory, weight and minimum_rate are those of steps, and it has no graph");
+    return bad_input(
+        "device_memory, weight and minimum_rate are those of steps, and it has no graph");
   }
-  if (in.weight() > kWeightMax) return bad("weight is above 1000");
+  if (in.weight() > kWeightMax) return bad_input("weight is above 1000");
   out.weight = in.weight() == 0 ? 1 : in.weight();
   const auto rate = read_rate(in.minimum_rate(), "minimum_rate");
   if (!rate) return rate.error();
@@ -78,25 +77,25 @@ Result<ProgramSpec> program_of(const hyperoffload::v1::ProgramSpec& in, const st
 Result<ObjectSpec> object_of(const hyperoffload::v1::ObjectSpec& in, const std::string& file,
                              const std::vector<ProgramSpec>& programs) {
   ObjectSpec out;
-  if (in.name().empty()) return bad("name is missing");
+  if (in.name().empty()) return bad_input("name is missing");
   const auto find = [&](const std::string& name, const char* field) -> Result<std::size_t> {
     const auto at = std::find_if(programs.begin(), programs.end(),
                                  [&](const ProgramSpec& one) { return one.name == name; });
     if (at != programs.end()) return static_cast<std::size_t>(at - programs.begin());
-    return bad(std::string(field) + ": there is no program \"" + name + "\"");
+    return bad_input(std::string(field) + ": there is no program \"" + name + "\"");
   };
   const auto from = find(in.from(), "from");
   if (!from) return from.error();
   const auto to = find(in.to(), "to");
   if (!to) return to.error();
-  if (*from == *to) return bad("from and to are the same program");
-  if (in.tensors().empty()) return bad("tensors is missing");
-  if (in.versions() > kVersionsMax) return bad("versions is above 1024");
-  if (in.every() > kEveryMax) return bad("every is above 1000000");
+  if (*from == *to) return bad_input("from and to are the same program");
+  if (in.tensors().empty()) return bad_input("tensors is missing");
+  if (in.versions() > kVersionsMax) return bad_input("versions is above 1024");
+  if (in.every() > kEveryMax) return bad_input("every is above 1000000");
   const ProgramSpec& publisher = programs[*from];
   if (publisher.graph.empty() && publisher.period_ns == 0) {
-    return bad("program " + publisher.name +
-               " has neither a graph nor a period, so it is not known when it publishes");
+    return bad_input("program " + publisher.name +
+                     " has neither a graph nor a period, so it is not known when it publishes");
   }
   out.name = in.name();
   out.from = *from;
@@ -127,14 +126,14 @@ Result<ProgramsFile> read_programs_file(const std::string& path) {
     return parsed.error().at(path);
   }
   ProgramsFile out;
-  if (message.programs().empty()) return bad("it lists no programs").at(path);
+  if (message.programs().empty()) return bad_input("it lists no programs").at(path);
   for (const auto& each : message.programs()) {
     const std::string what =
         "program " + std::to_string(out.programs.size()) + " (\"" + each.name() + "\")";
     auto program = program_of(each, path);
     if (!program) return program.error().at(what).at(path);
     for (const ProgramSpec& one : out.programs) {
-      if (one.name == program->name) return bad("the name occurs twice").at(what).at(path);
+      if (one.name == program->name) return bad_input("the name occurs twice").at(what).at(path);
     }
     out.programs.push_back(*std::move(program));
   }
@@ -145,13 +144,14 @@ Result<ProgramsFile> read_programs_file(const std::string& path) {
     if (!object) return object.error().at(what).at(path);
     for (const ObjectSpec& one : out.objects) {
       if (one.name == object->name && one.to == object->to) {
-        return bad("the program reads it twice").at(what).at(path);
+        return bad_input("the program reads it twice").at(what).at(path);
       }
       if (one.name != object->name) continue;
       if (one.from != object->from || one.tensors != object->tensors ||
           one.every != object->every || one.from_layout != object->from_layout ||
           one.versions != object->versions) {
-        return bad("from, tensors, from_layout, every and versions must be those of its first "
+        return bad_input(
+                   "from, tensors, from_layout, every and versions must be those of its first "
                    "reader")
             .at(what)
             .at(path);

@@ -17,8 +17,6 @@ namespace {
 
 namespace pb = google::protobuf;
 
-Error bad(const std::string& reason) { return Error(Errc::kInvalidArgument, reason); }
-
 Result<void> parse_json(std::string_view bytes, pb::Message& message) {
   const std::string prefix = "type.googleapis.com";
   const std::unique_ptr<pb::util::TypeResolver> resolver(
@@ -27,7 +25,7 @@ Result<void> parse_json(std::string_view bytes, pb::Message& message) {
   const auto status = pb::util::JsonToBinaryString(
       resolver.get(), prefix + "/" + message.GetDescriptor()->full_name(),
       pb::StringPiece(bytes.data(), bytes.size()), &binary);
-  if (!status.ok()) return bad(std::string(status.message()));
+  if (!status.ok()) return bad_input(std::string(status.message()));
   return parse_binary(binary, kElementsMax, message);
 }
 
@@ -54,7 +52,7 @@ Result<void> parse_text(std::string_view bytes, pb::Message& message) {
   parser.RecordErrorsTo(&errors);
   parser.SetRecursionLimit(kDepthMax);
   if (!parser.Parse(&in, &message)) {
-    return bad(errors.text().empty() ? "not protobuf text" : errors.text());
+    return bad_input(errors.text().empty() ? "not protobuf text" : errors.text());
   }
   return {};
 }
@@ -72,7 +70,7 @@ Result<void> parse(std::string_view bytes, GraphEncoding encoding, pb::Message& 
     case GraphEncoding::kText: return parse_text(bytes, message);
     case GraphEncoding::kBinary: return parse_binary(bytes, kElementsMax, message);
   }
-  return bad("unknown encoding");
+  return bad_input("unknown encoding");
 }
 
 std::string serialize(const pb::Message& message, GraphEncoding encoding) {
@@ -101,7 +99,7 @@ Result<GraphEncoding> encoding_of(const std::string& path) {
   if (ends_with(".json")) return GraphEncoding::kJson;
   if (ends_with(".textproto")) return GraphEncoding::kText;
   if (ends_with(".pb")) return GraphEncoding::kBinary;
-  return bad(path + ": the suffix must be .json, .textproto or .pb");
+  return bad_input(path + ": the suffix must be .json, .textproto or .pb");
 }
 
 }  // namespace ho::wire

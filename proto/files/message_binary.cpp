@@ -14,22 +14,20 @@ namespace {
 namespace pb = google::protobuf;
 using WireFormat = pb::internal::WireFormatLite;
 
-Error bad(const std::string& reason) { return Error(Errc::kInvalidArgument, reason); }
-
 /// Walks the top level of a message and counts its nested messages.
 Result<void> count_elements(std::string_view bytes, std::uint32_t elements_max) {
   pb::io::CodedInputStream in(reinterpret_cast<const std::uint8_t*>(bytes.data()),
                               static_cast<int>(bytes.size()));
   std::uint64_t count = 0;
   for (std::uint32_t tag = in.ReadTag(); tag != 0; tag = in.ReadTag()) {
-    if (!WireFormat::SkipField(&in, tag)) return bad("not a protobuf message, or truncated");
+    if (!WireFormat::SkipField(&in, tag)) return bad_input("not a protobuf message, or truncated");
     if (WireFormat::GetTagWireType(tag) != WireFormat::WIRETYPE_LENGTH_DELIMITED) continue;
     if (++count > elements_max) {
       return Error(Errc::kOutOfRange,
                    "more than " + std::to_string(elements_max) + " elements at the top level");
     }
   }
-  if (!in.ConsumedEntireMessage()) return bad("not a protobuf message, or truncated");
+  if (!in.ConsumedEntireMessage()) return bad_input("not a protobuf message, or truncated");
   return {};
 }
 
@@ -43,7 +41,7 @@ Result<void> parse_binary(std::string_view bytes, std::uint32_t elements_max,
   }
   if (auto counted = count_elements(bytes, elements_max); !counted) return counted.error();
   if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
-    return bad("not a protobuf message, or truncated");
+    return bad_input("not a protobuf message, or truncated");
   }
   return {};
 }

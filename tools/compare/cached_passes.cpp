@@ -5,6 +5,7 @@
 
 #include "common/base/check.hpp"
 #include "common/base/clock.hpp"
+#include "common/base/contains.hpp"
 #include "common/base/units.hpp"
 
 namespace ho::gpt {
@@ -48,10 +49,6 @@ Result<Inventory> take_inventory(const DecoderOptions& options) {
     }
   }
   return made;
-}
-
-bool contains(const std::vector<StorageIndex>& list, StorageIndex storage) {
-  return std::find(list.begin(), list.end(), storage) != list.end();
 }
 
 }  // namespace

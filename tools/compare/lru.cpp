@@ -7,6 +7,7 @@
 
 #include "common/base/check.hpp"
 #include "common/base/clock.hpp"
+#include "common/base/contains.hpp"
 #include "common/base/units.hpp"
 #include "tools/compare/resident.hpp"
 
@@ -20,10 +21,6 @@ constexpr std::uint64_t kCleanBytes = kMiB;
 /// 6 layers of width 512 at 60 %: at a quarter the waits fall to a third or less, and not a byte
 /// more is written than by write-backs on eviction alone.
 constexpr std::uint64_t kCleanShare = 4;
-
-bool contains(const std::vector<StorageIndex>& list, StorageIndex storage) {
-  return std::find(list.begin(), list.end(), storage) != list.end();
-}
 
 }  // namespace
 

@@ -99,7 +99,7 @@ Check locked_memory(const Machine& machine, const Needs& needs) {
           "the unit"};
 }
 
-Check io_uring(const Machine& machine, const Needs& needs) {
+Check check_io_uring(const Machine& machine, const Needs& needs) {
   if (machine.io_uring_fault.empty()) return ok("io_uring", "usable");
   return {"io_uring", needs.flash ? State::kFailed : State::kWarning, machine.io_uring_fault,
           "Flash needs it: sysctl kernel.io_uring_disabled=0, and allow io_uring_setup in the "
@@ -167,7 +167,7 @@ std::vector<Check> check_machine(const Machine& machine, const Needs& needs) {
           mappings(machine, needs),
           descriptors(machine, needs),
           locked_memory(machine, needs),
-          io_uring(machine, needs),
+          check_io_uring(machine, needs),
           rdma(machine, needs),
           libraries(machine, needs),
           clock(machine)};

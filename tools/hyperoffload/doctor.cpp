@@ -44,7 +44,7 @@ std::string to_text(const std::vector<Check>& checks, Format format) {
   return facts.text(format);
 }
 
-int run(Console& console, const std::string& config_file) {
+int run_doctor(Console& console, const std::string& config_file) {
   doctor::Needs needs;
   std::vector<Check> listening;
   if (!config_file.empty()) {
@@ -72,7 +72,7 @@ void add_doctor(Program& program) {
   auto config = std::make_shared<std::string>();
   CLI::App& command =
       program.add(program.root(), "doctor", "Check this machine for a daemon and for jobs",
-                  [config](Console& console) { return run(console, *config); });
+                  [config](Console& console) { return run_doctor(console, *config); });
   command
       .add_option("--config", *config, "also check what this configuration of a daemon asks for")
       ->type_name("FILE");

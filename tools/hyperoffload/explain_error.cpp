@@ -126,7 +126,7 @@ int list_all(Console& console) {
   return kExitDone;
 }
 
-int run(Console& console, const std::string& code) {
+int run_explain_error(Console& console, const std::string& code) {
   if (code.empty()) return list_all(console);
   const Help* const help = find(code);
   if (help == nullptr) {
@@ -153,9 +153,9 @@ int run(Console& console, const std::string& code) {
 
 void add_explain_error(Program& program) {
   auto code = std::make_shared<std::string>();
-  CLI::App& command = program.add(program.root(), "explain-error",
-                                  "Say what an error code means and what to do about it",
-                                  [code](Console& console) { return run(console, *code); });
+  CLI::App& command = program.add(
+      program.root(), "explain-error", "Say what an error code means and what to do about it",
+      [code](Console& console) { return run_explain_error(console, *code); });
   command.add_option("CODE", *code,
                      "as messages show it (unavailable), its number, or HO_UNAVAILABLE; "
                      "without it all are listed");

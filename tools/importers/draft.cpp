@@ -11,8 +11,6 @@ namespace ho::importers {
 
 namespace {
 
-constexpr std::uint32_t kNone = UINT32_MAX;
-
 /// Length of the UTF-8 sequence at the start of `text`; 0 if there is none.
 std::size_t sequence_bytes(std::string_view text) {
   const auto at = [&text](std::size_t i) { return static_cast<unsigned char>(text[i]); };

@@ -14,6 +14,9 @@ namespace ho::importers {
 /// cuts the name at 200 bytes.
 [[nodiscard]] std::string clean_name(std::string_view name);
 
+/// Stands for no storage and no op.
+inline constexpr std::uint32_t kNone = UINT32_MAX;
+
 /// An op of the draft. Its lists may name a storage more than once.
 struct DraftOp {
   std::string name;

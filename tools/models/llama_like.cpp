@@ -19,8 +19,6 @@ struct Bound {
   std::uint64_t most;
 };
 
-Error bad(const std::string& what) { return Error(Errc::kInvalidArgument, what); }
-
 Result<void> check(const LlamaLike& m) {
   constexpr std::uint64_t kWide = 1U << 20U;
   constexpr std::uint64_t kLong = 1U << 30U;
@@ -37,36 +35,38 @@ Result<void> check(const LlamaLike& m) {
                                     {"--turn-tokens", m.turn_tokens, m.context},
                                     {"--experts", m.experts, 65'536}}) {
     if (bound.value == 0 || bound.value > bound.most) {
-      return bad(std::string(bound.option) + " " + std::to_string(bound.value) + ": 1 to " +
-                 std::to_string(bound.most) + " is allowed");
+      return bad_input(std::string(bound.option) + " " + std::to_string(bound.value) + ": 1 to " +
+                       std::to_string(bound.most) + " is allowed");
     }
   }
-  if (m.hidden % m.heads != 0) return bad("--hidden must be a multiple of --heads");
-  if (m.heads % m.kv_heads != 0) return bad("--heads must be a multiple of --kv-heads");
+  if (m.hidden % m.heads != 0) return bad_input("--hidden must be a multiple of --heads");
+  if (m.heads % m.kv_heads != 0) return bad_input("--heads must be a multiple of --kv-heads");
   for (const std::uint64_t parallel :
        {m.tensor_parallel, m.data_parallel, m.micro_batches, m.in_flight}) {
-    if (parallel == 0 || parallel > kWide) return bad("--devices: 1 to 1048576 is allowed");
-    if (parallel > 1 && m.phase != Phase::kTrain) return bad("several devices are for training");
+    if (parallel == 0 || parallel > kWide) return bad_input("--devices: 1 to 1048576 is allowed");
+    if (parallel > 1 && m.phase != Phase::kTrain)
+      return bad_input("several devices are for training");
   }
   if (m.kv_heads % m.tensor_parallel != 0 || m.vocab % m.tensor_parallel != 0) {
-    return bad("--kv-heads and --vocab must be multiples of the ranks that split a layer");
+    return bad_input("--kv-heads and --vocab must be multiples of the ranks that split a layer");
   }
-  if (!(m.network_bytes_per_s > 0)) return bad("--network: must be above 0");
-  if (m.feed_forward > 16 * kWide) return bad("--feed-forward: 16777216 at most");
+  if (!(m.network_bytes_per_s > 0)) return bad_input("--network: must be above 0");
+  if (m.feed_forward > 16 * kWide) return bad_input("--feed-forward: 16777216 at most");
   if (m.experts > 1 && (m.active_experts == 0 || m.active_experts > m.experts)) {
-    return bad("--active-experts: 1 to --experts is allowed");
+    return bad_input("--active-experts: 1 to --experts is allowed");
   }
-  if (!(m.attended > 0 && m.attended <= 1)) return bad("--attended: above 0, at most 1");
-  if (!(m.flops_per_s > 0)) return bad("--device-flops: must be above 0");
-  if (!(m.bytes_per_s > 0)) return bad("--device-bandwidth: must be above 0");
-  if (m.phase != Phase::kPrefill && m.chunk_tokens != 0) return bad("--chunk is for prefill");
+  if (!(m.attended > 0 && m.attended <= 1)) return bad_input("--attended: above 0, at most 1");
+  if (!(m.flops_per_s > 0)) return bad_input("--device-flops: must be above 0");
+  if (!(m.bytes_per_s > 0)) return bad_input("--device-bandwidth: must be above 0");
+  if (m.phase != Phase::kPrefill && m.chunk_tokens != 0) return bad_input("--chunk is for prefill");
   if (m.phase != Phase::kDecode && (m.groups > 1 || m.turn_tokens > 1)) {
-    return bad("--groups and --turn-tokens are for decode");
+    return bad_input("--groups and --turn-tokens are for decode");
   }
   constexpr std::uint64_t kStoragesMax = 4'000'000;
-  if (m.layers * m.experts > kStoragesMax) return bad("--layers times --experts: 4000000 at most");
+  if (m.layers * m.experts > kStoragesMax)
+    return bad_input("--layers times --experts: 4000000 at most");
   if (m.phase == Phase::kTrain && (m.block_tokens != 0 || m.attended < 1)) {
-    return bad("--block and --attended are for prefill and decode");
+    return bad_input("--block and --attended are for prefill and decode");
   }
   return {};
 }
@@ -80,7 +80,7 @@ Result<Graph> llama_like(LlamaLike model) {
     model.feed_forward = ceil_div(model.hidden * 8 / 3, kMultiple) * kMultiple;
   }
   if (model.feed_forward % model.tensor_parallel != 0) {
-    return bad("--feed-forward must be a multiple of the ranks that split a layer");
+    return bad_input("--feed-forward must be a multiple of the ranks that split a layer");
   }
   if (model.chunk_tokens == 0) model.chunk_tokens = model.context;
   if (model.block_tokens == 0) {
@@ -95,8 +95,8 @@ Result<Graph> llama_like(LlamaLike model) {
   constexpr std::uint64_t kBlocksMax = 4'000'000;
   if (product({model.layers, model.groups, ceil_div(model.context, model.block_tokens)}) >
       kBlocksMax) {
-    return bad("--block " + std::to_string(model.block_tokens) + ": more than " +
-               std::to_string(kBlocksMax) + " KV blocks; choose larger ones");
+    return bad_input("--block " + std::to_string(model.block_tokens) + ": more than " +
+                     std::to_string(kBlocksMax) + " KV blocks; choose larger ones");
   }
   auto graph = decoder_graph(model);
   if (!graph) return graph.error();

@@ -19,8 +19,6 @@ using schedule::Schedule;
 
 constexpr std::uint32_t kNone = UINT32_MAX;
 
-Error bad(std::string reason) { return {Errc::kInvalidArgument, std::move(reason)}; }
-
 /// Predicted times are sums of times that check_transfers() limits.
 constexpr std::uint64_t kStartNsMax = std::uint64_t{1} << 61U;
 
@@ -31,15 +29,17 @@ Result<void> check_plan(const Schedule& plan) {
   if (auto fine = detail::check_transfers(plan, plan.hardware); !fine) return fine;
   if (plan.align_bytes == 0 || (plan.align_bytes & (plan.align_bytes - 1)) != 0 ||
       plan.align_bytes > (std::uint64_t{1} << 32U)) {
-    return bad("align_bytes must be a power of two up to 4 GiB");
+    return bad_input("align_bytes must be a power of two up to 4 GiB");
   }
-  if (plan.device_budget_bytes > kBytesMax) return bad("device_budget_bytes is more than 2^50");
+  if (plan.device_budget_bytes > kBytesMax)
+    return bad_input("device_budget_bytes is more than 2^50");
   const auto& starts = plan.prediction.op_start_ns;
   if (!starts.empty() && starts.size() != plan.positions.size()) {
-    return bad("the schedule must have one predicted time per position");
+    return bad_input("the schedule must have one predicted time per position");
   }
   const auto late = [](std::uint64_t ns) { return ns > kStartNsMax; };
-  if (std::any_of(starts.begin(), starts.end(), late)) return bad("a predicted time is too large");
+  if (std::any_of(starts.begin(), starts.end(), late))
+    return bad_input("a predicted time is too large");
   return {};
 }
 
@@ -221,7 +221,7 @@ std::string_view op_shift_name(OpShift shift) {
 Result<std::vector<schedule::Explanation>> explain_storages(
     const Schedule& plan, const std::vector<StorageIndex>& storages) {
   for (const StorageIndex s : storages) {
-    if (s.value() >= plan.storages.size()) return bad("the schedule has no such storage");
+    if (s.value() >= plan.storages.size()) return bad_input("the schedule has no such storage");
   }
   std::vector<schedule::Explanation> out;
   bool recorded = true;
@@ -257,7 +257,7 @@ Result<std::vector<PositionExplanation>> explain_positions(
   std::vector<PositionExplanation> out;
   for (const schedule::Position position : positions) {
     const std::uint32_t p = position.value();
-    if (p >= plan.positions.size()) return bad("the schedule has no such position");
+    if (p >= plan.positions.size()) return bad_input("the schedule has no such position");
     PositionExplanation one;
     one.program_index = plan.positions[p].op.value();
     one.shift = order.shift[p];

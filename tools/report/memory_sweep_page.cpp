@@ -53,9 +53,9 @@ std::string bandwidth_name(double factor) {
   return number(factor, 3) + " of the bandwidth";
 }
 
-class Page {
+class SweepPage {
  public:
-  explicit Page(const Sweep& sweep) : sweep_(sweep) {
+  explicit SweepPage(const Sweep& sweep) : sweep_(sweep) {
     compute_ns_ = std::max(1.0, static_cast<double>(sweep.compute_ns));
     for (const SweepPoint& point : sweep.points) {
       most_bytes_ = std::max(most_bytes_, static_cast<double>(point.budget_bytes));
@@ -211,6 +211,6 @@ class Page {
 
 }  // namespace
 
-std::string render_sweep(const Sweep& sweep) { return Page(sweep).text(); }
+std::string render_sweep(const Sweep& sweep) { return SweepPage(sweep).text(); }
 
 }  // namespace ho::analyzer

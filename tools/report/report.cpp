@@ -28,9 +28,9 @@ constexpr std::size_t kStallsShown = 12;
 constexpr std::uint32_t kNoChannel = UINT32_MAX;
 constexpr std::uint32_t kUnused = UINT32_MAX;
 
-class Page {
+class ReportPage {
  public:
-  explicit Page(const ReportInput& input)
+  explicit ReportPage(const ReportInput& input)
       : input_(input),
         schedule_(input.schedule),
         why_(schedule_.storages.size(), nullptr),
@@ -450,7 +450,7 @@ class Page {
 
 std::string render_report(const ReportInput& input) {
   std::string out(detail::kReportPageHead);
-  out += Page(input).data();
+  out += ReportPage(input).data();
   out += detail::kReportPageTail;
   return out;
 }

@@ -13,10 +13,10 @@
 namespace ho::transport {
 namespace {
 
-std::atomic<const OfiModule*> opened{nullptr};
+std::atomic<const OfiModule*> opened_module{nullptr};
 
 const OfiModule& module() {
-  const OfiModule* const it = opened.load();
+  const OfiModule* const it = opened_module.load();
   HO_CHECK(it != nullptr);
   return *it;
 }
@@ -24,7 +24,7 @@ const OfiModule& module() {
 }  // namespace
 
 Result<void> open_libfabric() {
-  if (opened.load() != nullptr) return {};
+  if (opened_module.load() != nullptr) return {};
   const auto file = find_own_file(kOfiModuleFile);
   if (!file) return Error(Errc::kUnsupported, file.error().context());
   const auto handle = open_module(file->string());
@@ -32,7 +32,7 @@ Result<void> open_libfabric() {
   const auto* const found = static_cast<const OfiModule*>(::dlsym(*handle, kOfiModuleSymbol));
   if (found == nullptr) return unusable_module(file->string(), "not a module of hyperoffload's");
   if (found->abi != kOfiModuleAbi) return unusable_module(file->string(), "is of another build");
-  opened.store(found);
+  opened_module.store(found);
   return {};
 }
 

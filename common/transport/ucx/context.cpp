@@ -180,6 +180,13 @@ UcxContext::~UcxContext() {
   if (context_ != nullptr) ucp_cleanup(context_);
 }
 
+std::size_t UcxContext::progress_all() {
+  constexpr std::size_t kRoundsMax = 16;
+  std::size_t rounds = 0;
+  while (rounds < kRoundsMax && progress() > 0) ++rounds;
+  return rounds;
+}
+
 void UcxContext::destroy_worker() {
   if (worker_ != nullptr) ucp_worker_destroy(worker_);
   worker_ = nullptr;

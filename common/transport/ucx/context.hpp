@@ -50,6 +50,9 @@ class UcxContext {
   [[nodiscard]] bool allows_emulation() const { return settings_.allow_emulation; }
   /// Makes progress once. @return how much there was; 0: nothing.
   unsigned progress() { return worker_ == nullptr ? 0 : ucp_worker_progress(worker_); }
+  /// Makes progress until there is none, in a bounded number of rounds, which suffices for a few
+  /// clients that connect. @return the rounds with some.
+  std::size_t progress_all();
   /// Ends all connections.
   void destroy_worker();
   [[nodiscard]] Result<std::string> worker_address() const;

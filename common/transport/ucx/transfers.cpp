@@ -5,11 +5,7 @@
 #include "common/base/check.hpp"
 
 namespace ho::transport {
-namespace {
-
-/// Rounds of progress in one poll(): bounded.
-constexpr int kRoundsMax = 16;
-}  // namespace
+namespace {}  // namespace
 
 void UcxTransport::post_some(Peer& peer) {
   HO_CHECK(peer.state == PeerState::kOpen);
@@ -72,10 +68,7 @@ std::size_t UcxTransport::poll(std::span<Completion> out) {
     for (auto& [id, peer] : peers_) {
       if (peer->state == PeerState::kOpen) peer->rails->look(now);
     }
-    for (const auto& context : contexts_) {
-      for (int round = 0; round < kRoundsMax && context->progress() > 0; ++round) {
-      }
-    }
+    for (const auto& context : contexts_) context->progress_all();
     take_ended();
     for (auto& [id, peer] : peers_) {
       if (peer->state != PeerState::kClosed) serve(*peer);

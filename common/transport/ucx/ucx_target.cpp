@@ -18,9 +18,6 @@
 namespace ho::transport {
 namespace {
 
-/// Rounds of progress() at a time: a limit that suffices for a few clients that connect.
-constexpr int kRoundsMax = 16;
-
 Error target_is_shut() { return Error(Errc::kUnavailable, "the target is shut"); }
 
 /// The daemon's side; see open_ucx_target(). Owner thread: the daemon's data thread. Data moves
@@ -155,9 +152,7 @@ void UcxTarget::shut() {
 
 std::size_t UcxTarget::progress() {
   std::size_t events = 0;
-  for (const auto& context : contexts_) {
-    for (int round = 0; round < kRoundsMax && context->progress() > 0; ++round) ++events;
-  }
+  for (const auto& context : contexts_) events += context->progress_all();
   return events;
 }
 

@@ -29,29 +29,6 @@ constexpr Duration kVictimLife = 30s;
   INFO("driver " << driver);                                                                       \
   const std::unique_ptr<Rig> rig = make_rig(driver)
 
-/// One round trip each way through a fresh initiator: the target still serves.
-void check_serves(Rig& rig, std::size_t target) {
-  const Exposed exposed = rig.expose(target, kMiB, Rights::kReadWrite);
-  fill(exposed.truth, 11);
-  const auto initiator = rig.make_initiator(0);
-  const auto peer = initiator->connect(rig.peer(target), in(rig, 20s));
-  if (!peer) FAIL(peer.error().message());
-  const auto region = initiator->attach(*peer, rig.grant(exposed));
-  if (!region) FAIL(region.error().message());
-  std::vector<std::byte> memory(kMiB);
-  const auto local = initiator->register_memory(memory);
-  REQUIRE(local.ok());
-  REQUIRE(
-      initiator->submit(transport::GetOp{OpId(1), memory, *local, *region, 0, in(rig, 5s)}).ok());
-  REQUIRE(collect(rig, *initiator, 1)[0].code == Errc::kOk);
-  REQUIRE(std::memcmp(memory.data(), exposed.truth.data(), kMiB) == 0);
-  fill(memory, 12);
-  REQUIRE(
-      initiator->submit(transport::PutOp{OpId(2), memory, *local, *region, 0, in(rig, 5s)}).ok());
-  REQUIRE(collect(rig, *initiator, 1)[0].code == Errc::kOk);
-  REQUIRE(std::memcmp(memory.data(), exposed.truth.data(), kMiB) == 0);
-}
-
 TEST_CASE("transport: a wrong key is refused and the peer's other regions go on") {
   // local has no such test: its right of access is the descriptor itself.
   const std::string driver = GENERATE(from_range(drivers({"tcp", "ofi", "ucx", "sim"})));

@@ -30,24 +30,6 @@ namespace {
 using namespace std::chrono_literals;
 using transport::Rights;
 
-/// A good connection still moves the right bytes.
-void check_serves(Rig& rig, std::size_t target) {
-  const Exposed exposed = rig.expose(target, 64 * kKiB, Rights::kReadWrite);
-  fill(exposed.truth, 71);
-  const auto initiator = rig.make_initiator(0);
-  const auto peer = initiator->connect(rig.peer(target), in(rig, 20s));
-  if (!peer) FAIL(peer.error().message());
-  const auto region = initiator->attach(*peer, rig.grant(exposed));
-  if (!region) FAIL(region.error().message());
-  std::vector<std::byte> memory(64 * kKiB);
-  const auto local = initiator->register_memory(memory);
-  REQUIRE(local.ok());
-  REQUIRE(
-      initiator->submit(transport::GetOp{OpId(1), memory, *local, *region, 0, in(rig, 5s)}).ok());
-  REQUIRE(collect(rig, *initiator, 1)[0].code == Errc::kOk);
-  REQUIRE(std::memcmp(memory.data(), exposed.truth.data(), memory.size()) == 0);
-}
-
 /// Attaches with a doctored key and tries an access. @return how it ended.
 Errc try_access(Rig& rig, Bench& bench, const transport::RemoteKey& key, std::uint64_t offset,
                 bool write) {

@@ -23,6 +23,7 @@ namespace {
 using bench::Segment;
 using bench::TargetProcess;
 using transport::RegionGrant;
+using namespace std::chrono_literals;
 using transport::Rights;
 using transport::Transport;
 
@@ -327,6 +328,28 @@ Result<void> Bench::put(std::uint64_t op, const Span& span, Duration deadline) {
   return initiator->submit(
       transport::PutOp{OpId(op), memory_view.subspan(span.local_offset, span.length_bytes), local,
                        region, span.remote_offset, in(rig, deadline)});
+}
+
+void check_serves(Rig& rig, std::size_t target) {
+  const Exposed exposed = rig.expose(target, kMiB, Rights::kReadWrite);
+  fill(exposed.truth, 11);
+  const auto initiator = rig.make_initiator(0);
+  const auto peer = initiator->connect(rig.peer(target), in(rig, 20s));
+  if (!peer) FAIL(peer.error().message());
+  const auto region = initiator->attach(*peer, rig.grant(exposed));
+  if (!region) FAIL(region.error().message());
+  std::vector<std::byte> memory(kMiB);
+  const auto local = initiator->register_memory(memory);
+  REQUIRE(local.ok());
+  REQUIRE(
+      initiator->submit(transport::GetOp{OpId(1), memory, *local, *region, 0, in(rig, 5s)}).ok());
+  REQUIRE(collect(rig, *initiator, 1)[0].code == Errc::kOk);
+  REQUIRE(std::memcmp(memory.data(), exposed.truth.data(), kMiB) == 0);
+  fill(memory, 12);
+  REQUIRE(
+      initiator->submit(transport::PutOp{OpId(2), memory, *local, *region, 0, in(rig, 5s)}).ok());
+  REQUIRE(collect(rig, *initiator, 1)[0].code == Errc::kOk);
+  REQUIRE(std::memcmp(memory.data(), exposed.truth.data(), kMiB) == 0);
 }
 
 }  // namespace ho::test

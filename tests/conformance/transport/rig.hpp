@@ -109,4 +109,7 @@ struct Bench {
   transport::LocalId local;
 };
 
+/// One round trip each way through a fresh initiator: the target still serves.
+void check_serves(Rig& rig, std::size_t target);
+
 }  // namespace ho::test

@@ -24,11 +24,11 @@ constexpr std::size_t kSmallPlaces = 24;
 constexpr std::uint64_t kPlaceBytes = 192 * kKiB;
 constexpr std::size_t kLargePlace = kSmallPlaces;
 constexpr std::uint64_t kLargeBytes = 8 * kMiB;
-constexpr std::size_t kPlaces = kSmallPlaces + 1;
+constexpr std::size_t kPlacesAll = kSmallPlaces + 1;
 constexpr std::uint64_t kRegionBytes = kSmallPlaces * kPlaceBytes + kLargeBytes;
 constexpr std::uint64_t kLargeOneIn = 300;
 
-constexpr std::uint64_t bytes_of(std::size_t place) {
+constexpr std::uint64_t place_bytes(std::size_t place) {
   return place == kLargePlace ? kLargeBytes : kPlaceBytes;
 }
 constexpr std::uint64_t begin_of(std::size_t place) { return place * kPlaceBytes; }
@@ -63,8 +63,8 @@ class Stress {
     whole_ = true;
     fill(bench_->exposed.truth, prng_.next());
     model_.assign(bench_->exposed.truth.begin(), bench_->exposed.truth.end());
-    operations_.assign(kPlaces, std::nullopt);
-    doubtful_.assign(kPlaces, {});
+    operations_.assign(kPlacesAll, std::nullopt);
+    doubtful_.assign(kPlacesAll, {});
   }
 
   void step() {
@@ -86,7 +86,7 @@ class Stress {
     const std::uint64_t least = large ? kMiB : 1;
     const std::uint64_t most = large ? kLargeBytes - kMiB + 1 : std::uint64_t{1} << prng_.below(18);
     operation.span.length_bytes = least + prng_.below(most);
-    const std::uint64_t room = bytes_of(place) - operation.span.length_bytes;
+    const std::uint64_t room = place_bytes(place) - operation.span.length_bytes;
     operation.span.remote_offset = begin_of(place) + prng_.below(room + 1);
     operation.span.local_offset = begin_of(place) + prng_.below(room + 1);
     fill(local(operation), prng_.next());
@@ -112,7 +112,7 @@ class Stress {
 
   void end(const Completion& completion) {
     const std::size_t place = completion.op.value();
-    REQUIRE(place < kPlaces);
+    REQUIRE(place < kPlacesAll);
     REQUIRE(operations_[place].has_value());
     const Operation operation = *operations_[place];
     operations_[place].reset();
@@ -147,11 +147,11 @@ class Stress {
 
   void check_place(std::size_t place) {
     REQUIRE(std::memcmp(model_.data() + begin_of(place),
-                        bench_->exposed.truth.data() + begin_of(place), bytes_of(place)) == 0);
+                        bench_->exposed.truth.data() + begin_of(place), place_bytes(place)) == 0);
   }
 
   void check_all() {
-    for (std::size_t place = 0; place < kPlaces; ++place) accept_doubtful(place);
+    for (std::size_t place = 0; place < kPlacesAll; ++place) accept_doubtful(place);
     REQUIRE(std::memcmp(model_.data(), bench_->exposed.truth.data(), model_.size()) == 0);
   }
 
@@ -178,7 +178,7 @@ class Stress {
     if (++generations_ % 16 == 0) return begin();
     // The old generation's grant ends, so that nothing of it can come in late; the memory is new.
     (void)rig_->revoke(bench_->exposed);
-    doubtful_.assign(kPlaces, {});
+    doubtful_.assign(kPlacesAll, {});
     const std::size_t target = bench_->target;
     bench_->exposed = rig_->expose(target, kRegionBytes, transport::Rights::kReadWrite);
     fill(bench_->exposed.truth, prng_.next());
@@ -208,7 +208,7 @@ class Stress {
     // with a broken rail, whose puts wait with nothing in flight that would tell.
     if (driver_.starts_with("local") || !whole_) bench_->initiator->close_peer(bench_->peer);
     drain();
-    doubtful_.assign(kPlaces, {});
+    doubtful_.assign(kPlacesAll, {});
     begin();
   }
 

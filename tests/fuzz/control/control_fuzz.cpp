@@ -134,7 +134,7 @@ struct Session {
     HO_CHECK(extent_id > 0);
     pb::Request out;
     lend(out.mutable_stage());
-    out.mutable_stage()->set_direction(pb::STAGE_OUT);
+    out.mutable_stage()->set_direction(pb::STAGE_DIRECTION_OUT);
     out.mutable_stage()->set_extent_id(extent_id);
     out.mutable_stage()->set_segment_id(segment_id);
     out.mutable_stage()->set_bytes(4096);

@@ -83,7 +83,7 @@ struct Pair {
   std::optional<Error> closed;
 };
 
-std::string frame(const std::string& payload, std::size_t descriptors = 0) {
+std::string frame_of(const std::string& payload, std::size_t descriptors = 0) {
   return *encode_frame(payload, descriptors);
 }
 
@@ -97,16 +97,16 @@ FrameChannel::Options short_times() {
 
 TEST_CASE("channel: a frame that is not completed in time closes it") {
   Pair pair(short_times());
-  pair.write(frame("hello").substr(0, 10));
+  pair.write(frame_of("hello").substr(0, 10));
   CHECK(pair.run_until_closed() == Errc::kDeadline);
   CHECK(pair.frames.empty());
 }
 
 TEST_CASE("channel: the time between frames has no limit") {
   Pair pair(short_times());
-  pair.write(frame("one"));
+  pair.write(frame_of("one"));
   pair.run(milliseconds(150));
-  pair.write(frame("two"));
+  pair.write(frame_of("two"));
   pair.run(milliseconds(50));
   CHECK_FALSE(pair.closed);
   REQUIRE(pair.frames.size() == 2);
@@ -117,13 +117,13 @@ TEST_CASE("channel: a frame over the receive limit closes it, and the limit can 
   FrameChannel::Options options;
   options.receive_bytes_max = 16;
   Pair pair(options);
-  pair.write(frame(std::string(16, 'x')));
+  pair.write(frame_of(std::string(16, 'x')));
   pair.run(milliseconds(20));
   pair.channel->limit_received(32);
-  pair.write(frame(std::string(32, 'x')));
+  pair.write(frame_of(std::string(32, 'x')));
   pair.run(milliseconds(20));
   REQUIRE(pair.frames.size() == 2);
-  pair.write(frame(std::string(33, 'x')));
+  pair.write(frame_of(std::string(33, 'x')));
   CHECK(pair.run_until_closed() == Errc::kCorrupt);
 }
 
@@ -165,7 +165,7 @@ TEST_CASE("channel: a payload above the frame limit is refused, and the channel 
   CHECK(pair.channel->send(std::string(kFrameBytesMax + 1, 'x'), {}).error().code() ==
         Errc::kInvalidArgument);
   CHECK(pair.channel->send("small", {}).ok());
-  CHECK(pair.read_all() == frame("small"));
+  CHECK(pair.read_all() == frame_of("small"));
 }
 
 TEST_CASE("channel: closing after sending sends what is queued, takes nothing more, and ends") {
@@ -181,7 +181,7 @@ TEST_CASE("channel: closing after sending sends what is queued, takes nothing mo
       pair.run(milliseconds(1));
     }
     got += pair.read_all();
-    CHECK(got == frame(payload));
+    CHECK(got == frame_of(payload));
   }
   SECTION("to one that does not, by its deadline") { pair.run(milliseconds(300)); }
   CHECK_FALSE(pair.channel->open());
@@ -193,8 +193,8 @@ TEST_CASE("channel: descriptors come with the frame that announced them") {
   options.receive_descriptors = true;
   Pair pair(options);
   const UniqueFd one(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  pair.write(frame("none"));
-  pair.write(frame("one", 1), {one.get()});
+  pair.write(frame_of("none"));
+  pair.write(frame_of("one", 1), {one.get()});
   pair.run(milliseconds(20));
   REQUIRE(pair.frames.size() == 2);
   CHECK(pair.frames[0].descriptors.empty());
@@ -206,7 +206,7 @@ TEST_CASE("channel: announced descriptors that do not come close it") {
   FrameChannel::Options options;
   options.receive_descriptors = true;
   Pair pair(options);
-  pair.write(frame("two", 2));
+  pair.write(frame_of("two", 2));
   CHECK(pair.run_until_closed() == Errc::kCorrupt);
 }
 
@@ -216,7 +216,7 @@ TEST_CASE("channel: descriptors that no frame announces close it before they acc
   Pair pair(options);
   const UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   const std::vector<int> many(kFrameDescriptorsMax, null.get());
-  for (int i = 0; i < 3; ++i) pair.write(frame("x"), many);
+  for (int i = 0; i < 3; ++i) pair.write(frame_of("x"), many);
   CHECK(pair.run_until_closed() == Errc::kCorrupt);
 }
 
@@ -225,18 +225,18 @@ TEST_CASE("channel: more descriptors at once than a frame may have close it") {
   options.receive_descriptors = true;
   Pair pair(options);
   const UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  pair.write(frame("x", 64), std::vector<int>(kFrameDescriptorsMax + 1, null.get()));
+  pair.write(frame_of("x", 64), std::vector<int>(kFrameDescriptorsMax + 1, null.get()));
   CHECK(pair.run_until_closed() == Errc::kExhausted);
 }
 
 TEST_CASE("channel: a daemon's end takes no descriptors at all") {
   Pair pair({});
   const UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  pair.write(frame("x"), {null.get()});
+  pair.write(frame_of("x"), {null.get()});
   pair.run(milliseconds(20));
   REQUIRE(pair.frames.size() == 1);
   CHECK(pair.frames[0].descriptors.empty());
-  pair.write(frame("y", 1), {null.get()});
+  pair.write(frame_of("y", 1), {null.get()});
   CHECK(pair.run_until_closed() == Errc::kCorrupt);
 }
 

@@ -9,17 +9,15 @@
 namespace ho::analyzer {
 namespace {
 
-constexpr std::uint32_t kNone = Staging::kNone;
-
 /// One transfer between device and local DDR: the moments during which it needs the slot.
 struct Event {
-  std::int64_t begin = 0;       ///< in step 0
-  std::int64_t order = 0;       ///< by which transfers of one storage follow each other
-  std::int64_t end = 0;         ///< may lie in the next step
-  std::uint32_t version = 0;    ///< that it writes or reads
-  std::uint32_t fetch = kNone;  ///< the gap whose Prefetch it is; kNone: a Store
-  bool closes = false;          ///< the slot is given to others after it
-  std::int64_t held = 0;        ///< if so: moments for which the slot is held after `end`
+  std::int64_t begin = 0;                ///< in step 0
+  std::int64_t order = 0;                ///< by which transfers of one storage follow each other
+  std::int64_t end = 0;                  ///< may lie in the next step
+  std::uint32_t version = 0;             ///< that it writes or reads
+  std::uint32_t fetch = Staging::kNone;  ///< the gap whose Prefetch it is; Staging::kNone: a Store
+  bool closes = false;                   ///< the slot is given to others after it
+  std::int64_t held = 0;                 ///< if so: moments for which the slot is held after `end`
 };
 
 class Stager {
@@ -67,7 +65,8 @@ void Stager::collect_events(std::uint32_t storage) {
     events_.push_back({begin, begin, end, gap.version, g});
   }
   std::stable_sort(events_.begin(), events_.end(), [](const Event& a, const Event& b) {
-    return std::pair(a.order, a.fetch != kNone) < std::pair(b.order, b.fetch != kNone);
+    return std::pair(a.order, a.fetch != Staging::kNone) <
+           std::pair(b.order, b.fetch != Staging::kNone);
   });
   for (std::size_t i = 0; i + 1 < events_.size(); ++i) {
     // A write-back ends before the value returns, even if the plan had it later.
@@ -86,7 +85,7 @@ void Stager::find_closings(std::uint32_t storage) {
     const Event& there = wraps ? events_.front() : events_[i + 1];
     const std::int64_t next = there.begin + (wraps ? cycle_ : 0);
     if (next <= here.end + 1) continue;
-    if (there.fetch == kNone) {
+    if (there.fetch == Staging::kNone) {
       here.closes = !wraps;
     } else if (decisions_.staged[there.fetch] != 0) {
       here.closes = true;
@@ -116,8 +115,8 @@ void Stager::close_slot(std::uint32_t storage, std::size_t first, std::size_t co
   const Event& final = events_[last % events_.size()];
   Staging::Slot held{storage, opens.begin, final.end + final.held};
   if (last >= events_.size()) held.end += cycle_;
-  if (opens.fetch == kNone) held.opens = opens.version;
-  if (opens.fetch != kNone && decisions_.staged[opens.fetch] != 0) {
+  if (opens.fetch == Staging::kNone) held.opens = opens.version;
+  if (opens.fetch != Staging::kNone && decisions_.staged[opens.fetch] != 0) {
     const std::uint32_t g = opens.fetch;
     const std::int64_t in_from = decisions_.stage_in_from[g];
     held.begin -= decisions_.fetch_from[g] - in_from;
@@ -125,7 +124,7 @@ void Stager::close_slot(std::uint32_t storage, std::size_t first, std::size_t co
   }
   for (std::size_t i = first; i <= last; ++i) {
     const Event& event = events_[i % events_.size()];
-    if (event.fetch == kNone) {
+    if (event.fetch == Staging::kNone) {
       out_.slot_of_store[event.version] = slot;
       out_.store_step[event.version] = i < events_.size() ? 0 : 1;
     } else {
@@ -135,7 +134,7 @@ void Stager::close_slot(std::uint32_t storage, std::size_t first, std::size_t co
       if (i >= events_.size()) ++held.last_fetch_step;
     }
   }
-  const bool spans = last >= events_.size() && events_.front().fetch != kNone &&
+  const bool spans = last >= events_.size() && events_.front().fetch != Staging::kNone &&
                      events_.front().version == events_.back().version;
   held.carried = graph_.storages[storage].persistent && (position_of(held.begin) <= 0 || spans);
   HO_CHECK(held.begin <= held.end && held.end - held.begin < cycle_);
@@ -149,13 +148,13 @@ void Stager::cut_slots(std::uint32_t storage) {
   }
   const bool persistent = graph_.storages[storage].persistent;
   const bool comes_back = std::any_of(events_.begin(), events_.end(), [&](const Event& event) {
-    return event.fetch != kNone && decisions_.staged[event.fetch] != 0;
+    return event.fetch != Staging::kNone && decisions_.staged[event.fetch] != 0;
   });
   if (cuts.empty() || (!persistent && !comes_back)) return;
   out_.on_flash[storage] = 1;
   for (std::size_t i = 0; i < events_.size(); ++i) {
     const Event& event = events_[i];
-    if (event.fetch == kNone || decisions_.staged[event.fetch] == 0) continue;
+    if (event.fetch == Staging::kNone || decisions_.staged[event.fetch] == 0) continue;
     const Event& before = events_[i > 0 ? i - 1 : events_.size() - 1];
     if (!before.closes) continue;  // its slot still holds the value
     if (event.version == kHomeVersion) continue;
@@ -178,9 +177,9 @@ void Stager::cut_slots(std::uint32_t storage) {
 Staging Stager::run(const Problem& input) {
   const std::size_t storages = graph_.storages.size();
   out_.on_flash.assign(storages, 0);
-  out_.slot_of_store.assign(life_.versions, kNone);
+  out_.slot_of_store.assign(life_.versions, Staging::kNone);
   out_.store_step.assign(life_.versions, 0);
-  out_.slot_of_fetch.assign(life_.gaps.size(), kNone);
+  out_.slot_of_fetch.assign(life_.gaps.size(), Staging::kNone);
   out_.stage_out_from.assign(life_.versions, kNoStore);
   out_.stage_in_from.assign(life_.gaps.size(), kNoStore);
   out_.flash_read = input.flash->read;

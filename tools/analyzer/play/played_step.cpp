@@ -9,7 +9,6 @@
 namespace ho::analyzer {
 namespace {
 
-constexpr std::uint32_t kNone = PlayedStep::kNone;
 constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 
 bool writes(const AccessPoint& point) { return point.access != schedule::Access::kRead; }
@@ -78,7 +77,7 @@ PlayedStep played_step(const Problem& input, std::uint64_t kept_bytes) {
     const auto gaps = life.gaps_of(s);
     const std::size_t skip = !gaps.empty() && gaps[0].mandatory ? 1 : 0;
     for (std::size_t i = 0; i < points.size(); ++i) {
-      PlayedStep::Use use{s, kNone, writes(points[i])};
+      PlayedStep::Use use{s, PlayedStep::kNone, writes(points[i])};
       if (i + skip < gaps.size()) {
         use.after = static_cast<std::uint32_t>(life.gap_begin[s] + i + skip);
       }

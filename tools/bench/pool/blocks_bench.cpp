@@ -23,10 +23,6 @@ constexpr std::uint64_t kSmallBlock = 4 * kKiB;
 /// Memory for this many times the blocks in flight, because requests end in any order.
 constexpr std::size_t kSlots = 4;
 
-Error call_error(ho_status status, const std::string& what) {
-  return Error(static_cast<Errc>(status), what + ": " + ho_last_error());
-}
-
 using Key = std::array<std::uint64_t, 2>;
 
 /// A store with memory for some blocks. Returns the memory at its end.
@@ -48,13 +44,13 @@ class Store {
     options.tenant = "bench";
     options.model = "bench";
     if (const auto status = ho_blocks_open(pool_, &options, &blocks_); status != HO_OK) {
-      return call_error(status, "opening a block store");
+      return pool_error(status, "opening a block store");
     }
     memory_ = static_cast<std::byte*>(std::aligned_alloc(4096, bytes_));
     HO_CHECK(memory_ != nullptr);
     std::memset(memory_, 1, bytes_);
     if (const auto status = ho_register(pool_, memory_, bytes_); status != HO_OK) {
-      return call_error(status, "registering memory");
+      return pool_error(status, "registering memory");
     }
     return {};
   }
@@ -75,7 +71,7 @@ class Store {
     }
     std::uint64_t ticket = 0;
     const auto status = ho_blocks_submit(blocks_, op, items.data(), count, &ticket);
-    if (status != HO_OK) return call_error(status, "starting a request");
+    if (status != HO_OK) return pool_error(status, "starting a request");
     return {};
   }
 

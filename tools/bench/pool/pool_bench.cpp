@@ -12,11 +12,12 @@
 #include "common/base/units.hpp"
 
 namespace ho::bench {
-namespace {
 
 Error pool_error(ho_status status, const std::string& what) {
-  return Error(static_cast<Errc>(status), what + ": " + ho_last_error());
+  return {static_cast<Errc>(status), what + ": " + ho_last_error()};
 }
+
+namespace {
 
 /// Page-aligned and faulted in, as fast copies need it.
 class Pages {

@@ -12,6 +12,10 @@
 namespace ho::bench {
 namespace {
 
+Error pool_error(ho_status status, std::string_view what) {
+  return Error(static_cast<Errc>(status), std::string(what) + ": " + ho_last_error());
+}
+
 constexpr std::uint64_t kLargeBytes = 4 * kMiB;
 constexpr std::uint64_t kSmallBytes = 4 * kKiB;
 constexpr std::size_t kInFlight = 2;  ///< in each direction
@@ -21,10 +25,6 @@ constexpr std::uint64_t kLeastBytes = 2 * kInFlight * kLargeBytes;  // smallest 
 enum class Direction : std::uint8_t { kRead, kWrite };
 
 /// ho_status mirrors Errc in meaning and order (hyperoffload.h).
-Error pool_error(ho_status status, std::string_view what) {
-  return Error(static_cast<Errc>(status), std::string(what) + ": " + ho_last_error());
-}
-
 template <typename Number>
 Number median(std::vector<Number> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);

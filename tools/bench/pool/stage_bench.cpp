@@ -10,14 +10,11 @@
 #include "common/base/check.hpp"
 #include "common/base/clock.hpp"
 #include "common/base/prng.hpp"
+#include "tools/bench/pool/pool_bench.hpp"
 #include "tools/bench/turns.hpp"
 
 namespace ho::bench {
 namespace {
-
-Error call_error(ho_status status, std::string_view what) {
-  return Error(static_cast<Errc>(status), std::string(what) + ": " + ho_last_error());
-}
 
 /// Scratch flash, pool memory beside it and host memory. Returned at the end.
 class Pipeline {
@@ -34,9 +31,9 @@ class Pipeline {
 
   [[nodiscard]] Result<void> open() {
     ho_status status = ho_flash_allocate(pool_, options_.total_bytes, HO_FLASH_SCRATCH, &flash_);
-    if (status != HO_OK) return call_error(status, "allocating flash");
+    if (status != HO_OK) return pool_error(status, "allocating flash");
     status = ho_allocate_beside(pool_, flash_, options_.total_bytes, &memory_);
-    if (status != HO_OK) return call_error(status, "allocating pool memory");
+    if (status != HO_OK) return pool_error(status, "allocating pool memory");
     host_.resize(options_.total_bytes);
     Prng random(1);
     for (std::size_t i = 0; i + 8 <= host_.size(); i += 8) {
@@ -45,14 +42,14 @@ class Pipeline {
     }
     wanted_ = host_;
     status = ho_register(pool_, host_.data(), host_.size());
-    if (status != HO_OK) return call_error(status, "registering host memory");
+    if (status != HO_OK) return pool_error(status, "registering host memory");
     std::uint64_t ticket = 0;
     status = ho_put(pool_, memory_, 0, host_.data(), host_.size(), &ticket);
     if (status == HO_OK) status = ho_wait(pool_, ticket);
-    if (status != HO_OK) return call_error(status, "put");
+    if (status != HO_OK) return pool_error(status, "put");
     status = ho_stage_out(pool_, flash_, 0, memory_, 0, options_.total_bytes, &ticket);
     if (status == HO_OK) status = ho_wait(pool_, ticket);
-    if (status != HO_OK) return call_error(status, "stage out");
+    if (status != HO_OK) return pool_error(status, "stage out");
     return {};
   }
 
@@ -76,7 +73,7 @@ class Pipeline {
         stages.emplace_back();
         const auto status =
             ho_stage_in(pool_, flash_, asked, memory_, asked, options_.chunk_bytes, &stages.back());
-        if (status != HO_OK) return call_error(status, "stage in");
+        if (status != HO_OK) return pool_error(status, "stage in");
         asked += options_.chunk_bytes;
       }
       if (parts.stage) {
@@ -86,7 +83,7 @@ class Pipeline {
         gets.emplace_back();
         const auto status =
             ho_get(pool_, memory_, ready, host_.data() + ready, options_.chunk_bytes, &gets.back());
-        if (status != HO_OK) return call_error(status, "get");
+        if (status != HO_OK) return pool_error(status, "get");
         if (gets.size() >= options_.inflight) {
           if (auto ended = wait(gets); !ended) return ended.error();
         }
@@ -107,7 +104,7 @@ class Pipeline {
   [[nodiscard]] Result<void> wait(std::deque<std::uint64_t>& tickets) {
     const ho_status status = ho_wait(pool_, tickets.front());
     tickets.pop_front();
-    if (status != HO_OK) return call_error(status, "a transfer");
+    if (status != HO_OK) return pool_error(status, "a transfer");
     return {};
   }
 

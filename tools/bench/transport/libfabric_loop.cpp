@@ -29,7 +29,7 @@ namespace ho::bench {
 namespace {
 
 constexpr std::uint64_t kKey = 42;
-constexpr auto kSpin = std::chrono::microseconds(50);
+constexpr auto kServerSpin = std::chrono::microseconds(50);
 constexpr int kSleepMsMax = 1000;  ///< so that a lost peer is noticed
 
 /// The target's message to the initiator. base: 0, or an address if the provider uses them.
@@ -116,8 +116,8 @@ void run_target(int socket, const LoopShape& shape, const std::string& provider)
   while (true) {
     pollfd waits[2] = {{socket, POLLIN, 0}, {descriptor, POLLIN, 0}};
     fid* waited[] = {&stack.cq->fid};
-    const bool sleep =
-        std::chrono::steady_clock::now() - last > kSpin && fi_trywait(stack.fabric, waited, 1) == 0;
+    const bool sleep = std::chrono::steady_clock::now() - last > kServerSpin &&
+                       fi_trywait(stack.fabric, waited, 1) == 0;
     if (::poll(waits, 2, sleep ? -1 : 0) < 0) continue;
     if (waits[0].revents != 0) return;
     if (waits[1].revents != 0) last = std::chrono::steady_clock::now();

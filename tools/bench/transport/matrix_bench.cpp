@@ -27,8 +27,8 @@ constexpr std::uint64_t kAreaBytesMin = 16 * kMiB;
 constexpr std::uint64_t kPieceBytes = 4 * kMiB;
 constexpr std::uint64_t kFlightBytes = 64 * kMiB;
 constexpr std::uint32_t kInflightMax = 16;
-constexpr Duration kOpDeadline = std::chrono::seconds(30);
-constexpr Duration kGrantTimeMax = std::chrono::seconds(60);
+constexpr Duration kCellOpDeadline = std::chrono::seconds(30);
+constexpr Duration kCellGrantTimeMax = std::chrono::seconds(60);
 
 Result<std::unique_ptr<Transport>> make_transport(const std::string& driver, const Clock& clock) {
   if (driver == "local") {
@@ -56,11 +56,11 @@ class NodeArea {
   ~NodeArea() {
     transport_.reset();
     lease_.reset();
-    if (opened_) (void)control_.close_session(session_, clock_.now() + kOpDeadline);
+    if (opened_) (void)control_.close_session(session_, clock_.now() + kCellOpDeadline);
   }
 
   [[nodiscard]] Result<void> open() {
-    auto session = control_.open_session("bench matrix", clock_.now() + kOpDeadline, driver_);
+    auto session = control_.open_session("bench matrix", clock_.now() + kCellOpDeadline, driver_);
     if (!session) return session.error();
     session_ = std::move(*session);
     opened_ = true;
@@ -77,7 +77,7 @@ class NodeArea {
                                        session_.address,
                                        {session_.id, session_.token},
                                        control.fence_of(session_)};
-    const auto peer = transport_->connect(there, clock_.now() + kOpDeadline);
+    const auto peer = transport_->connect(there, clock_.now() + kCellOpDeadline);
     if (!peer) return peer.error();
     for (GrantedSegment& segment : *segments) {
       transport::RegionGrant grant;
@@ -109,7 +109,7 @@ class NodeArea {
     const std::uint64_t segment = control_.hello().segment_bytes;
     const auto piece = std::span<std::byte>(host_).subspan(at, length);
     const RegionId region = regions_[at / segment];
-    const TimePoint deadline = clock_.now() + kOpDeadline;
+    const TimePoint deadline = clock_.now() + kCellOpDeadline;
     if (direction == Direction::kGet) {
       return transport_->submit(
           transport::GetOp{op, piece, local_, region, at % segment, deadline});
@@ -124,7 +124,7 @@ class NodeArea {
       GrantSpec spec;
       spec.bytes = bytes;
       spec.driver = driver_;
-      auto granted = control_.grant(session_, spec, clock_.now() + kGrantTimeMax);
+      auto granted = control_.grant(session_, spec, clock_.now() + kCellGrantTimeMax);
       const bool smaller = !granted && granted.error().code() == Errc::kExhausted;
       if (!smaller || bytes <= kAreaBytesMin) return granted;
     }

@@ -13,7 +13,7 @@
 namespace ho::gpt {
 namespace {
 
-struct Arguments {
+struct GenerateArguments {
   GenerationArguments job;
   PoolArguments pool;
 };
@@ -65,7 +65,7 @@ std::string to_text(cli::Format format, const Outcome& outcome) {
   return std::move(out.end()).text();
 }
 
-Result<void> run(cli::Console& console, const Arguments& arguments) {
+Result<void> run(cli::Console& console, const GenerateArguments& arguments) {
   const auto job = generation_job(arguments.job);
   if (!job) return job.error();
   const auto layout = resident_layout(job->options.decoder);
@@ -90,7 +90,7 @@ Result<void> run(cli::Console& console, const Arguments& arguments) {
 }  // namespace
 
 void add_generate(cli::Program& program) {
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<GenerateArguments>();
   CLI::App& command =
       program.add(program.root(), "generate", "Continue texts", [arguments](cli::Console& console) {
         return ended(console, arguments->pool, [&] { return run(console, *arguments); });

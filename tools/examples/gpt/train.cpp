@@ -19,7 +19,7 @@
 namespace ho::gpt {
 namespace {
 
-struct Arguments {
+struct TrainArguments {
   ModelOptions model;
   std::uint32_t steps = 10;
   PoolArguments pool;
@@ -27,7 +27,7 @@ struct Arguments {
   std::string emit_graph;
 };
 
-void add_options(CLI::App& app, Arguments& a) {
+void add_options(CLI::App& app, TrainArguments& a) {
   const auto add = [&app](const char* name, auto& into, const char* help) {
     return app.add_option(name, into, help)->capture_default_str();
   };
@@ -122,7 +122,7 @@ std::string to_text(cli::Format format, const std::string& transport, const ho_c
   return std::move(out.field("store_bytes", counters.store_bytes / count).end()).text();
 }
 
-Result<void> train(cli::Console& console, const Arguments& arguments) {
+Result<void> train(cli::Console& console, const TrainArguments& arguments) {
   auto model = build_model(arguments.model);
   if (!model) return model.error();
   const auto text = Text::read(arguments.text, arguments.model.seq);
@@ -167,7 +167,7 @@ Result<void> train(cli::Console& console, const Arguments& arguments) {
 }  // namespace
 
 void add_train(cli::Program& program) {
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<TrainArguments>();
   CLI::App& command = program.add(
       program.root(), "train", "Train it; meant where no command is named",
       [arguments](cli::Console& console) {

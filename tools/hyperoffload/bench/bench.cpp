@@ -11,7 +11,7 @@
 namespace ho::cli {
 namespace {
 
-struct Arguments : PoolOptions {
+struct BenchArguments : PoolOptions {
   std::string file;
   std::string transport = "auto";
   std::uint64_t device_memory = 0;
@@ -35,7 +35,7 @@ void write_link(JsonWriter& json, const char* name, const Link& link) {
   json.field("bytes_per_s", link.bytes_per_s).field("latency_ns", link.latency_ns).end();
 }
 
-std::string to_json(const Arguments& arguments, const Hardware& hardware) {
+std::string to_json(const BenchArguments& arguments, const Hardware& hardware) {
   JsonWriter json;
   json.begin_object().field("file", arguments.file).field("name", hardware.name);
   json.field("device_bytes", hardware.device_bytes).key("tiers").begin_array();
@@ -53,7 +53,7 @@ std::string to_json(const Arguments& arguments, const Hardware& hardware) {
   return std::move(json).text();
 }
 
-std::string to_text(const Arguments& arguments, const Hardware& hardware, Format format) {
+std::string to_text(const BenchArguments& arguments, const Hardware& hardware, Format format) {
   Facts facts(hardware.name);
   add_tier(facts, "local_ddr", hardware.local_ddr);
   add_tier(facts, "remote_ddr", hardware.remote_ddr);
@@ -61,7 +61,7 @@ std::string to_text(const Arguments& arguments, const Hardware& hardware, Format
   return facts.add("written", arguments.file).text(format);
 }
 
-int run(Console& console, const Arguments& arguments) {
+int run_bench(Console& console, const BenchArguments& arguments) {
   const auto hardware = measured_hardware(
       arguments, {arguments.transport, arguments.device_memory, arguments.seconds});
   if (!hardware) return complain_about_pool(console, hardware.error());
@@ -72,7 +72,7 @@ int run(Console& console, const Arguments& arguments) {
   return kExitDone;
 }
 
-void add_profile_options(CLI::App& command, Arguments& arguments) {
+void add_profile_options(CLI::App& command, BenchArguments& arguments) {
   add_pool_options(command, arguments);
   command
       .add_option("--transport", arguments.transport,
@@ -86,7 +86,7 @@ void add_profile_options(CLI::App& command, Arguments& arguments) {
 
 /// `bench --profile FILE`, with the options of `bench profile FILE`, does the same. The help shows
 /// only the command.
-void add_profile_option(Program& program, CLI::App& bench, Arguments& arguments,
+void add_profile_option(Program& program, CLI::App& bench, BenchArguments& arguments,
                         const Run& profile) {
   const CLI::Option* const file = bench.add_option("--profile", arguments.file);
   add_profile_options(bench, arguments);
@@ -103,9 +103,9 @@ void add_profile_option(Program& program, CLI::App& bench, Arguments& arguments,
 CLI::App& add_bench(Program& program, const PoolOptions& defaults) {
   CLI::App& bench =
       program.add_group("bench", "Measure this machine, and HyperOffload beside its limits");
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<BenchArguments>();
   static_cast<PoolOptions&>(*arguments) = defaults;
-  const auto profile = [arguments](Console& console) { return run(console, *arguments); };
+  const auto profile = [arguments](Console& console) { return run_bench(console, *arguments); };
   CLI::App& command = program.add(
       bench, "profile", "Measure a pool's links and write them as a hardware file", profile);
   command.add_option("FILE", arguments->file, "the file to write (.json), for analyze --hardware")

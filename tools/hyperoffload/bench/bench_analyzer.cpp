@@ -20,7 +20,7 @@ namespace ho::cli {
 
 namespace {
 
-struct Arguments {
+struct BenchAnalyzerArguments {
   std::vector<std::uint64_t> ops{10'000, 100'000};
   std::optional<MemorySize> device_memory = MemorySize{std::nullopt, 60};
   double bandwidth = 25e9;
@@ -118,7 +118,7 @@ struct Planned {
   double arena_over_live_bound = 0;
 };
 
-Result<Planned> plan(const Arguments& args, std::uint64_t ops) {
+Result<Planned> plan(const BenchAnalyzerArguments& args, std::uint64_t ops) {
   const Graph graph = deep_transformer(ops);
   const std::uint64_t budget = args.device_memory->of(analyzer::peak_unmanaged_bytes(graph));
   const auto bandwidth = static_cast<std::uint64_t>(args.bandwidth);
@@ -145,7 +145,7 @@ Result<Planned> plan(const Arguments& args, std::uint64_t ops) {
                  ratio(made->arena_bytes, p.live_bound_bytes)};
 }
 
-std::string to_json(const Arguments& args, const std::vector<Planned>& runs) {
+std::string to_json(const BenchAnalyzerArguments& args, const std::vector<Planned>& runs) {
   JsonWriter json;
   json.begin_object()
       .field("bench", "analyzer")
@@ -193,7 +193,7 @@ std::string to_text(const std::vector<Planned>& runs, Format format) {
   return table.text(format);
 }
 
-int run(Console& console, const Arguments& args) {
+int run_bench_analyzer(Console& console, const BenchAnalyzerArguments& args) {
   std::vector<Planned> runs;
   for (const std::uint64_t ops : args.ops) {
     auto planned = plan(args, ops);
@@ -212,9 +212,10 @@ int run(Console& console, const Arguments& args) {
 }  // namespace
 
 void add_bench_analyzer(Program& program, CLI::App& bench) {
-  auto args = std::make_shared<Arguments>();
-  CLI::App& command = program.add(bench, "analyzer", "How fast generated graphs are planned",
-                                  [args](Console& console) { return run(console, *args); });
+  auto args = std::make_shared<BenchAnalyzerArguments>();
+  CLI::App& command =
+      program.add(bench, "analyzer", "How fast generated graphs are planned",
+                  [args](Console& console) { return run_bench_analyzer(console, *args); });
   command.add_option("--ops", args->ops, "sizes of the graphs")
       ->type_name("N")
       ->check(CLI::Range(std::uint64_t{5}, kOpsMax))

@@ -19,7 +19,7 @@ constexpr std::uint64_t kOwnSegmentBytes = 64 * kMiB;
 constexpr std::uint64_t kOwnStoreBytes = 512 * kMiB;
 constexpr std::uint32_t kExistsKeys = 10'000;
 
-struct Arguments {
+struct BenchBlocksArguments {
   std::string transport = "local";
   std::string op = "get";
   std::uint64_t size = 256 * kKiB;
@@ -30,12 +30,12 @@ struct Arguments {
   std::string tls;   ///< as PoolOptions has it
 };
 
-struct Measured {
+struct BenchBlocksMeasured {
   bench::TransportBenchResult blocks;
   bench::ExistsTimes exists;
 };
 
-std::string to_json(const Arguments& arguments, const Measured& measured) {
+std::string to_json(const BenchBlocksArguments& arguments, const BenchBlocksMeasured& measured) {
   const bench::Comparison& limit = measured.blocks.limit;
   JsonWriter json;
   json.begin_object()
@@ -63,7 +63,8 @@ std::string to_json(const Arguments& arguments, const Measured& measured) {
   return std::move(json).text();
 }
 
-std::string to_text(const Arguments& arguments, const Measured& measured, Format format) {
+std::string to_text(const BenchBlocksArguments& arguments, const BenchBlocksMeasured& measured,
+                    Format format) {
   const bench::Comparison& limit = measured.blocks.limit;
   char share[96];
   std::snprintf(share, sizeof share, "; ours is %.1f %% of it (95 %%: %.1f .. %.1f)",
@@ -80,7 +81,8 @@ std::string to_text(const Arguments& arguments, const Measured& measured, Format
       .text(format);
 }
 
-Result<Measured> measure(const Arguments& arguments, const std::string& address) {
+Result<BenchBlocksMeasured> measure(const BenchBlocksArguments& arguments,
+                                    const std::string& address) {
   ho_connect_options connect{};
   connect.struct_bytes = sizeof connect;
   connect.pool = address.c_str();
@@ -101,10 +103,10 @@ Result<Measured> measure(const Arguments& arguments, const std::string& address)
   auto exists = blocks ? bench::bench_exists(pool, kExistsKeys) : blocks.error();
   ho_disconnect(pool);
   if (!exists) return exists.error();
-  return Measured{std::move(*blocks), *exists};
+  return BenchBlocksMeasured{std::move(*blocks), *exists};
 }
 
-int run(Console& console, const Arguments& arguments) {
+int run_bench_blocks(Console& console, const BenchBlocksArguments& arguments) {
   std::unique_ptr<bench::OwnDaemon> own;
   if (arguments.pool.empty()) {
     bench::OwnDaemon::Options options;
@@ -129,10 +131,10 @@ int run(Console& console, const Arguments& arguments) {
 }  // namespace
 
 void add_bench_blocks(Program& program, CLI::App& bench) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<BenchBlocksArguments>();
   CLI::App& command =
       program.add(bench, "blocks", "Put and get of KV blocks, beside plain transfers",
-                  [arguments](Console& console) { return run(console, *arguments); });
+                  [arguments](Console& console) { return run_bench_blocks(console, *arguments); });
   command.add_option("--transport", arguments->transport, "local, tcp, ucx or ofi")
       ->type_name("NAME")
       ->check(CLI::IsMember({"local", "tcp", "ucx", "ofi"}))

@@ -14,7 +14,7 @@ namespace ho::cli {
 
 namespace {
 
-struct Arguments {
+struct BenchFlashArguments {
   std::string path;
   std::string op = "read";
   std::string policy = "scratch";
@@ -30,7 +30,7 @@ std::string number(double value, const char* format) {
   return text;
 }
 
-std::string to_json(const Arguments& arguments, const bench::FlashBenchResult& result) {
+std::string to_json(const BenchFlashArguments& arguments, const bench::FlashBenchResult& result) {
   JsonWriter out;
   out.begin_object()
       .field("op", arguments.op)
@@ -60,7 +60,7 @@ std::string to_json(const Arguments& arguments, const bench::FlashBenchResult& r
   return std::move(out).text();
 }
 
-std::string to_text(const Arguments& arguments, const bench::FlashBenchResult& result,
+std::string to_text(const BenchFlashArguments& arguments, const bench::FlashBenchResult& result,
                     Format format) {
   Facts facts("flash " + arguments.op + " (" + arguments.policy + "), " +
               format_bytes(arguments.size) + " x " + std::to_string(arguments.inflight));
@@ -80,7 +80,7 @@ std::string to_text(const Arguments& arguments, const bench::FlashBenchResult& r
   return facts.text(format);
 }
 
-int run(Console& console, const Arguments& arguments) {
+int run_bench_flash(Console& console, const BenchFlashArguments& arguments) {
   const auto refuse = [&](const char* why) {
     return console.refuse(Error(Errc::kInvalidArgument, why));
   };
@@ -109,10 +109,10 @@ int run(Console& console, const Arguments& arguments) {
 }  // namespace
 
 void add_bench_flash(Program& program, CLI::App& bench) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<BenchFlashArguments>();
   CLI::App& command =
       program.add(bench, "flash", "The flash store beside fio, on the same blocks of one file",
-                  [arguments](Console& console) { return run(console, *arguments); });
+                  [arguments](Console& console) { return run_bench_flash(console, *arguments); });
   command
       .add_option("--path", arguments->path,
                   "a file or block device without extents; a missing file is made and removed")

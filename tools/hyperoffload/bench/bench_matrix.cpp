@@ -25,7 +25,7 @@ namespace {
 constexpr std::uint64_t kProfileBytes = 16 * kMiB;
 constexpr std::uint64_t kLatencyBytes = 4 * kKiB;
 
-struct Arguments : PoolOptions {
+struct BenchMatrixArguments : PoolOptions {
   std::string transport = "auto";
   std::string from;
   std::string profile;
@@ -40,7 +40,7 @@ struct Known {
 };
 
 /// One node, and how it was reached.
-struct Measured {
+struct BenchMatrixMeasured {
   NodeInfo node;
   client::PathChoice path;
   std::uint64_t capacity_bytes = 0;
@@ -77,8 +77,8 @@ std::string name_of_here(const std::vector<NodeAnswer<Known>>& nodes) {
   return ::gethostname(name, sizeof name - 1) == 0 ? name : "here";
 }
 
-Result<Measured> measure(const PoolView& pool, const NodeAnswer<Known>& known,
-                         const JobPaths& paths, const Arguments& arguments) {
+Result<BenchMatrixMeasured> measure(const PoolView& pool, const NodeAnswer<Known>& known,
+                                    const JobPaths& paths, const BenchMatrixArguments& arguments) {
   if (!known.answer) return known.answer.error();
   const auto control = connect_node(pool, known.node, SteadyClock().now() + arguments.timeout);
   if (!control) return control.error();
@@ -86,10 +86,11 @@ Result<Measured> measure(const PoolView& pool, const NodeAnswer<Known>& known,
   if (!path) return path.error();
   auto rows = bench::measure_node(**control, path->driver, arguments.seconds);
   if (!rows) return rows.error();
-  return Measured{known.node, *path, known.answer->capacity_bytes, std::move(*rows)};
+  return BenchMatrixMeasured{known.node, *path, known.answer->capacity_bytes, std::move(*rows)};
 }
 
-std::string to_text(const std::vector<Measured>& all, const std::string& from, Format format) {
+std::string to_text(const std::vector<BenchMatrixMeasured>& all, const std::string& from,
+                    Format format) {
   constexpr auto kAlways = Table::Shown::kAlways;
   constexpr auto kRight = Table::Align::kRight;
   Table paths({{"FROM"}, {"NODE"}, {"DRIVER"}, {"WHY"}});
@@ -102,7 +103,7 @@ std::string to_text(const std::vector<Measured>& all, const std::string& from, F
                {"GB/S", kAlways, kRight},
                {"ALONE P50 US", kAlways, kRight},
                {"P99 US", kAlways, kRight}});
-  for (const Measured& one : all) {
+  for (const BenchMatrixMeasured& one : all) {
     paths.add({from, one.node.name, one.path.driver, one.path.reason});
     for (const bench::MatrixRow& row : one.rows) {
       table.add({from, one.node.name, one.path.driver, name_of(row.direction),
@@ -113,13 +114,13 @@ std::string to_text(const std::vector<Measured>& all, const std::string& from, F
   return paths.text(format) + "\n" + table.text(format);
 }
 
-std::string to_json(const std::vector<Measured>& all, const std::string& from) {
+std::string to_json(const std::vector<BenchMatrixMeasured>& all, const std::string& from) {
   JsonWriter json;
   json.begin_object()
       .field("machine", bench::machine_class())
       .field("commit", bench::build_commit());
   json.field("from", from).key("nodes").begin_array();
-  for (const Measured& one : all) {
+  for (const BenchMatrixMeasured& one : all) {
     json.begin_object().field("node_id", std::uint64_t{one.node.node.value()});
     json.field("name", one.node.name).field("driver", one.path.driver);
     json.field("reason", one.path.reason).key("rows").begin_array();
@@ -140,9 +141,9 @@ std::string to_json(const std::vector<Measured>& all, const std::string& from) {
 
 /// The link of the slowest node in one direction, because a plan spreads its transfers over all
 /// nodes.
-Link slowest(const std::vector<const Measured*>& nodes, bench::Direction direction) {
+Link slowest(const std::vector<const BenchMatrixMeasured*>& nodes, bench::Direction direction) {
   Link link;
-  for (const Measured* node : nodes) {
+  for (const BenchMatrixMeasured* node : nodes) {
     double bytes_per_s = 0;
     double small_us = 0;
     for (const bench::MatrixRow& row : node->rows) {
@@ -161,10 +162,10 @@ Link slowest(const std::vector<const Measured*>& nodes, bench::Direction directi
 
 enum class Reach : std::uint8_t { kNear, kFar };
 
-std::optional<TierSpec> tier_of(const std::vector<Measured>& all, Reach reach) {
-  std::vector<const Measured*> nodes;
+std::optional<TierSpec> tier_of(const std::vector<BenchMatrixMeasured>& all, Reach reach) {
+  std::vector<const BenchMatrixMeasured*> nodes;
   TierSpec tier;
-  for (const Measured& one : all) {
+  for (const BenchMatrixMeasured& one : all) {
     const Reach found = one.path.driver == "local" ? Reach::kNear : Reach::kFar;
     if (found != reach) continue;
     nodes.push_back(&one);
@@ -203,8 +204,8 @@ Result<std::vector<Hardware>> read_profiles(const std::vector<std::string>& file
   return profiles;
 }
 
-Result<void> write_profile(const std::vector<Measured>& all, const std::vector<Hardware>& others,
-                           const std::string& file) {
+Result<void> write_profile(const std::vector<BenchMatrixMeasured>& all,
+                           const std::vector<Hardware>& others, const std::string& file) {
   Hardware hardware;
   hardware.name = bench::machine_class();
   hardware.local_ddr = tier_of(all, Reach::kNear);
@@ -219,7 +220,7 @@ Result<void> write_profile(const std::vector<Measured>& all, const std::vector<H
   return write_hardware_file(hardware, file);
 }
 
-int run(Console& console, const Arguments& arguments) {
+int run_bench_matrix(Console& console, const BenchMatrixArguments& arguments) {
   if (const auto apart = check_files({arguments.with, {arguments.profile}}); !apart) {
     return console.refuse(apart.error());
   }
@@ -232,7 +233,7 @@ int run(Console& console, const Arguments& arguments) {
   if (!pool) return complain_about_pool(console, pool.error());
   const auto nodes = ask_nodes(*pool, arguments.timeout);
   const std::string from = arguments.from.empty() ? name_of_here(nodes) : arguments.from;
-  std::vector<Measured> all;
+  std::vector<BenchMatrixMeasured> all;
   int exit_code = kExitDone;
   for (const NodeAnswer<Known>& node : nodes) {
     auto measured = measure(*pool, node, paths, arguments);
@@ -251,11 +252,11 @@ int run(Console& console, const Arguments& arguments) {
 }  // namespace
 
 void add_bench_matrix(Program& program, CLI::App& bench, const PoolOptions& defaults) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<BenchMatrixArguments>();
   static_cast<PoolOptions&>(*arguments) = defaults;
   CLI::App& command =
       program.add(bench, "matrix", "Get and put between here and each node of a pool, by size",
-                  [arguments](Console& console) { return run(console, *arguments); });
+                  [arguments](Console& console) { return run_bench_matrix(console, *arguments); });
   add_pool_options(command, *arguments);
   command
       .add_option("--transport", arguments->transport,

@@ -56,7 +56,7 @@ std::string resident_schedule(std::uint32_t positions) {
   return encode_schedule(made);
 }
 
-struct Measured {
+struct BenchRuntimeMeasured {
   double pair_ns = 0;      ///< before() + after(), median over steps
   double pair_ns_p99 = 0;  ///< the same over steps, at the 99th percentile
   double stamps_ns = 0;    ///< two time stamps alone: no timeline can cost less
@@ -72,7 +72,7 @@ double since_ns(Steady::time_point start) {
   return std::chrono::duration<double, std::nano>(Steady::now() - start).count();
 }
 
-Measured measure(hyperoffload::Pool& pool) {
+BenchRuntimeMeasured measure(hyperoffload::Pool& pool) {
   const std::string encoded = resident_schedule(kPositions);
   void* const arena = std::aligned_alloc(4096, 4096);
   const std::unique_ptr<void, void (*)(void*)> owner(arena, std::free);
@@ -111,7 +111,7 @@ Measured measure(hyperoffload::Pool& pool) {
           percentile(operands, 0.5)};
 }
 
-std::string to_json(const Measured& measured) {
+std::string to_json(const BenchRuntimeMeasured& measured) {
   JsonWriter json;
   json.begin_object()
       .field("before_after_ns", measured.pair_ns)
@@ -128,7 +128,7 @@ std::string to_json(const Measured& measured) {
   return std::move(json).text();
 }
 
-std::string to_text(const Measured& measured, Format format) {
+std::string to_text(const BenchRuntimeMeasured& measured, Format format) {
   const auto ns = [](double value) {
     char text[32];
     std::snprintf(text, sizeof text, "%.1f ns", value);
@@ -141,7 +141,7 @@ std::string to_text(const Measured& measured, Format format) {
       .text(format);
 }
 
-int run(Console& console, const std::string& pool) {
+int run_bench_runtime(Console& console, const std::string& pool) {
   std::unique_ptr<bench::OwnDaemon> own;
   if (pool.empty()) {
     bench::OwnDaemon::Options options;
@@ -156,7 +156,7 @@ int run(Console& console, const std::string& pool) {
     options.pool = own ? own->address() : pool;
     options.name = "hyperoffload bench runtime";
     hyperoffload::Pool connected(options);
-    const Measured measured = measure(connected);
+    const BenchRuntimeMeasured measured = measure(connected);
     console.print(console.json() ? to_json(measured) : to_text(measured, console.format()));
     return kExitDone;
   } catch (const hyperoffload::Error& failed) {
@@ -170,7 +170,7 @@ void add_bench_runtime(Program& program, CLI::App& bench) {
   auto pool = std::make_shared<std::string>();
   CLI::App& command = program.add(
       bench, "runtime", "The cost of before() and after() around an op that need not wait",
-      [pool](Console& console) { return run(console, *pool); });
+      [pool](Console& console) { return run_bench_runtime(console, *pool); });
   command
       .add_option("--pool", *pool,
                   "control addresses of a running pool (default: a daemon of its own)")

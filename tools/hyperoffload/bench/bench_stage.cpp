@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 constexpr std::uint64_t kChunkBytes = 4 * kMiB;  ///< per request
 constexpr std::uint32_t kInflight = 8;
 
-struct Arguments {
+struct BenchStageArguments {
   std::string path;
   std::uint64_t size = 256 * kMiB;
   std::uint32_t rounds = 21;
@@ -63,7 +63,7 @@ std::string to_text(const bench::StageBenchOptions& options, const bench::StageB
       .text(format);
 }
 
-int run(Console& console, const Arguments& arguments) {
+int run_bench_stage(Console& console, const BenchStageArguments& arguments) {
   if (arguments.size % kChunkBytes != 0) {
     return console.refuse(Error(Errc::kInvalidArgument, "--size: a multiple of 4 MiB is needed"));
   }
@@ -110,10 +110,10 @@ int run(Console& console, const Arguments& arguments) {
 }  // namespace
 
 void add_bench_stage(Program& program, CLI::App& bench) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<BenchStageArguments>();
   CLI::App& command =
       program.add(bench, "stage", "How well stage_in and get overlap, with a daemon of its own",
-                  [arguments](Console& console) { return run(console, *arguments); });
+                  [arguments](Console& console) { return run_bench_stage(console, *arguments); });
   command.add_option("--path", arguments->path, "the flash file; made and removed")
       ->type_name("FILE")
       ->required();

@@ -17,7 +17,7 @@
 namespace ho::cli {
 namespace {
 
-struct Arguments {
+struct BenchTransportArguments {
   std::string transport = "local";
   std::string op = "get";
   std::uint64_t size = kMiB;
@@ -56,7 +56,8 @@ void write(JsonWriter& json, const bench::Comparison& comparison) {
       .end();
 }
 
-std::string to_json(const Arguments& arguments, const bench::TransportBenchResult& result) {
+std::string to_json(const BenchTransportArguments& arguments,
+                    const bench::TransportBenchResult& result) {
   JsonWriter json;
   json.begin_object()
       .field("transport", arguments.transport)
@@ -91,8 +92,8 @@ std::string words_of(const bench::Comparison& comparison) {
   return words;
 }
 
-std::string to_text(const Arguments& arguments, const bench::TransportBenchResult& result,
-                    Format format) {
+std::string to_text(const BenchTransportArguments& arguments,
+                    const bench::TransportBenchResult& result, Format format) {
   Facts facts(arguments.transport + " " + arguments.op + ", " + format_bytes(arguments.size) +
               " x " + std::to_string(arguments.inflight));
   facts.add("ours",
@@ -104,7 +105,7 @@ std::string to_text(const Arguments& arguments, const bench::TransportBenchResul
 }
 
 /// The same through the client library, in a running pool.
-Result<bench::TransportBenchResult> run_on_pool(const Arguments& arguments,
+Result<bench::TransportBenchResult> run_on_pool(const BenchTransportArguments& arguments,
                                                 const bench::TransportBenchOptions& options) {
   auto rivals = bench::make_network_rivals(options.driver, options.shape);
   if (!rivals) return rivals.error();
@@ -125,7 +126,7 @@ Result<bench::TransportBenchResult> run_on_pool(const Arguments& arguments,
   return result;
 }
 
-int run(Console& console, const Arguments& arguments) {
+int run_bench_transport(Console& console, const BenchTransportArguments& arguments) {
   if (arguments.pause > Duration::zero() && arguments.transport == "local") {
     return console.refuse(
         Error(Errc::kInvalidArgument, "--pause: over local no target is there to fall asleep"));
@@ -151,10 +152,10 @@ int run(Console& console, const Arguments& arguments) {
 }  // namespace
 
 void add_bench_transport(Program& program, CLI::App& bench) {
-  auto arguments = std::make_shared<Arguments>();
-  CLI::App& command =
-      program.add(bench, "transport", "One-sided get and put, beside the limit of the same machine",
-                  [arguments](Console& console) { return run(console, *arguments); });
+  auto arguments = std::make_shared<BenchTransportArguments>();
+  CLI::App& command = program.add(
+      bench, "transport", "One-sided get and put, beside the limit of the same machine",
+      [arguments](Console& console) { return run_bench_transport(console, *arguments); });
   command
       .add_option("--transport", arguments->transport,
                   "local, tcp, ucx (needs an RDMA device) or ofi")

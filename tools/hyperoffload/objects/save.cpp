@@ -28,7 +28,7 @@ namespace {
 
 constexpr std::uint64_t kSecretFileBytesMax = 4 * kKiB;
 
-struct Arguments : PoolOptions {
+struct SaveArguments : PoolOptions {
   std::string name;
   std::string out;
   std::optional<std::uint64_t> version;
@@ -39,7 +39,7 @@ struct Arguments : PoolOptions {
 };
 
 /// A tensor of the object, as the library describes it.
-struct ObjectTensor {
+struct SavedTensor {
   std::string name;
   layout::Shape shape;
   std::uint64_t element_bytes = 0;
@@ -71,15 +71,15 @@ Error error_of(const hyperoffload::Error& error) {
 }
 
 /// What the library says of the open version.
-Result<std::vector<ObjectTensor>> tensors_of(const hyperoffload::Subscriber& reader) {
+Result<std::vector<SavedTensor>> tensors_of(const hyperoffload::Subscriber& reader) {
   google::protobuf::Struct text;
   if (!google::protobuf::util::JsonStringToMessage(reader.text(), &text).ok()) {
     return Error(Errc::kCorrupt, "the object's description cannot be read");
   }
-  std::vector<ObjectTensor> out;
+  std::vector<SavedTensor> out;
   for (const auto& value : text.fields().at("tensors").list_value().values()) {
     const auto& fields = value.struct_value().fields();
-    ObjectTensor& one = out.emplace_back();
+    SavedTensor& one = out.emplace_back();
     one.name = fields.at("name").string_value();
     one.element_bytes = static_cast<std::uint64_t>(fields.at("element_bytes").number_value());
     for (const auto& size : fields.at("shape").list_value().values()) {
@@ -101,8 +101,8 @@ Result<std::vector<ObjectTensor>> tensors_of(const hyperoffload::Subscriber& rea
 }
 
 /// Sets each tensor's layout: the file's, else the one with as many dimensions, else none.
-Result<void> set_layouts(const Arguments& args, const std::vector<TensorMove>& by_name,
-                         std::vector<ObjectTensor>& tensors) {
+Result<void> set_layouts(const SaveArguments& args, const std::vector<TensorMove>& by_name,
+                         std::vector<SavedTensor>& tensors) {
   std::map<std::size_t, std::string> by_dimensions;
   for (const std::string& one : args.layouts) {
     const std::size_t dimensions =
@@ -114,7 +114,7 @@ Result<void> set_layouts(const Arguments& args, const std::vector<TensorMove>& b
   }
   for (const auto& [dimensions, layout] : by_dimensions) {
     bool used = false;
-    for (ObjectTensor& one : tensors) {
+    for (SavedTensor& one : tensors) {
       if (one.shape.size() != dimensions) continue;
       one.layout = layout;
       used = true;
@@ -125,9 +125,8 @@ Result<void> set_layouts(const Arguments& args, const std::vector<TensorMove>& b
     }
   }
   for (const TensorMove& named : by_name) {
-    const auto found = std::find_if(tensors.begin(), tensors.end(), [&](const ObjectTensor& one) {
-      return one.name == named.name;
-    });
+    const auto found = std::find_if(tensors.begin(), tensors.end(),
+                                    [&](const SavedTensor& one) { return one.name == named.name; });
     if (found == tensors.end()) {
       return Error(Errc::kInvalidArgument,
                    args.tensors + ": the object has no tensor \"" + named.name + "\"");
@@ -139,7 +138,7 @@ Result<void> set_layouts(const Arguments& args, const std::vector<TensorMove>& b
 
 /// The sizes of a tensor's part at each position of the mesh.
 Result<std::vector<std::vector<std::uint64_t>>> parts_of(const layout::Mesh& mesh,
-                                                         const ObjectTensor& tensor) {
+                                                         const SavedTensor& tensor) {
   if (tensor.layout.empty()) return std::vector(mesh.ranks.size(), tensor.shape);
   const auto read = layout::parse_layout(tensor.layout, mesh);
   if (!read) return read.error();
@@ -156,7 +155,7 @@ Result<std::vector<std::vector<std::uint64_t>>> parts_of(const layout::Mesh& mes
 /// One read of a version. The library's errors are exceptions; errors of files and words are not.
 class Save {
  public:
-  Save(const Arguments& args, layout::Mesh mesh, std::vector<TensorMove> by_name,
+  Save(const SaveArguments& args, layout::Mesh mesh, std::vector<TensorMove> by_name,
        const std::string& secret, Console& console, ho_pool* pool)
       : args_(args),
         mesh_(std::move(mesh)),
@@ -180,7 +179,7 @@ class Save {
     if (auto ok = set_layouts(args_, by_name_, tensors_); !ok) return ok.error();
     // As the format's own writer does, so that each tensor is aligned to its elements.
     std::stable_sort(tensors_.begin(), tensors_.end(),
-                     [](const ObjectTensor& a, const ObjectTensor& b) {
+                     [](const SavedTensor& a, const SavedTensor& b) {
                        return a.element_bytes > b.element_bytes;
                      });
     if (auto ok = make_files(folder); !ok) return ok.error();
@@ -211,7 +210,7 @@ class Save {
   /// A file and a reader for each rank.
   Result<void> make_files(const NewFolder& folder) {
     std::vector<std::vector<std::vector<std::uint64_t>>> parts;  // by tensor, position
-    for (const ObjectTensor& one : tensors_) {
+    for (const SavedTensor& one : tensors_) {
       auto found = parts_of(mesh_, one);
       if (!found) return found.error().at("tensor \"" + one.name + "\"");
       parts.push_back(std::move(*found));
@@ -234,7 +233,7 @@ class Save {
                                              {"version", std::to_string(saved_.version)},
                                              {"mesh", args_.mesh},
                                              {"rank", std::to_string(number)}};
-    for (const ObjectTensor& one : tensors_) {
+    for (const SavedTensor& one : tensors_) {
       if (!one.layout.empty()) notes["layout:" + one.name] = one.layout;
     }
     auto file = SafetensorsFile::create(folder.file(file_name(number)), in_file, notes);
@@ -258,17 +257,17 @@ class Save {
     return {};
   }
 
-  const Arguments& args_;
+  const SaveArguments& args_;
   const layout::Mesh mesh_;
   const std::vector<TensorMove> by_name_;
   Console& console_;
   ho_pool* const pool_;
   ho_object_options options_{};
-  std::vector<ObjectTensor> tensors_;
+  std::vector<SavedTensor> tensors_;
   Saved saved_;
 };
 
-void print(Console& console, const Arguments& args, const Saved& saved) {
+void print(Console& console, const SaveArguments& args, const Saved& saved) {
   std::uint64_t bytes = 0;
   std::uint64_t fetched = 0;
   for (const Rank& rank : saved.ranks) {
@@ -317,7 +316,7 @@ void print(Console& console, const Arguments& args, const Saved& saved) {
 }
 
 /// @param otherwise  how it ends where the answer is not "no".
-int complain(Console& console, const Arguments& args, const Error& error, Exit otherwise) {
+int complain(Console& console, const SaveArguments& args, const Error& error, Exit otherwise) {
   const bool misspelt = error.code() == Errc::kInvalidArgument;
   const bool no = error.code() == Errc::kNotFound || error.code() == Errc::kCorrupt ||
                   error.code() == Errc::kUnsupported;
@@ -329,7 +328,7 @@ int complain(Console& console, const Arguments& args, const Error& error, Exit o
   return console.complain(error, no ? kExitNo : misspelt ? kExitBadInput : otherwise);
 }
 
-int run(Console& console, const Arguments& args) {
+int run_save(Console& console, const SaveArguments& args) {
   auto mesh = layout::parse_mesh(args.mesh);
   if (!mesh) return console.refuse(mesh.error().at("--mesh"));
   std::vector<TensorMove> by_name;
@@ -369,11 +368,11 @@ int run(Console& console, const Arguments& args) {
 }  // namespace
 
 void add_objects_save(Program& program, CLI::App& objects, const PoolOptions& defaults) {
-  auto args = std::make_shared<Arguments>();
+  auto args = std::make_shared<SaveArguments>();
   static_cast<PoolOptions&>(*args) = defaults;
   CLI::App& command =
       program.add(objects, "save", "Read a published version into files, under any layout",
-                  [args](Console& console) { return run(console, *args); });
+                  [args](Console& console) { return run_save(console, *args); });
   command.add_option("NAME", args->name, "the object's name, as its program gave it")->required();
   command.add_option("--out", args->out, "a new or empty folder, for a file of each rank")
       ->type_name("FOLDER")

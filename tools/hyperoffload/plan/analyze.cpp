@@ -28,7 +28,7 @@ namespace ho::cli {
 
 namespace {
 
-struct Arguments {
+struct AnalyzeArguments {
   std::string graph;
   std::string hardware;  ///< empty: the pool's links are measured
   PoolOptions pool;
@@ -46,7 +46,7 @@ struct Arguments {
 };
 
 /// All parts of the answer.
-struct Answer {
+struct AnalyzeAnswer {
   const Graph& graph;
   std::uint64_t budget_bytes = 0;
   double analyze_ms = 0;
@@ -55,7 +55,7 @@ struct Answer {
 };
 
 /// The fields that the object has with and without a plan.
-void write_common(JsonWriter& json, const Answer& answer) {
+void write_common(JsonWriter& json, const AnalyzeAnswer& answer) {
   json.field("graph", answer.graph.name)
       .field("ops", answer.graph.ops.size())
       .field("storages", answer.graph.storages.size())
@@ -71,7 +71,7 @@ std::size_t second_homes_of(const schedule::Schedule& plan) {
                                                 [](const auto& home) { return home.has_value(); }));
 }
 
-std::string plan_json(const Answer& answer, const schedule::Schedule& plan,
+std::string plan_json(const AnalyzeAnswer& answer, const schedule::Schedule& plan,
                       const analyzer::OrderGains& order) {
   const schedule::Prediction& p = plan.prediction;
   JsonWriter json;
@@ -126,7 +126,7 @@ std::string also(const analyzer::Infeasible& infeasible) {
 }
 
 /// The changes that would make a plan possible.
-std::string advice(const Answer& answer, const Hardware& hardware,
+std::string advice(const AnalyzeAnswer& answer, const Hardware& hardware,
                    const analyzer::Infeasible& infeasible) {
   const std::string needs =
       format_bytes(infeasible.needs_bytes) + " (" + std::to_string(infeasible.needs_bytes) + ")";
@@ -148,7 +148,7 @@ std::string advice(const Answer& answer, const Hardware& hardware,
   return out;
 }
 
-std::string infeasible_json(const Answer& answer, const analyzer::Infeasible& infeasible,
+std::string infeasible_json(const AnalyzeAnswer& answer, const analyzer::Infeasible& infeasible,
                             const std::string& help) {
   JsonWriter json;
   json.begin_object();
@@ -176,8 +176,9 @@ std::string percent_of(std::uint64_t part, std::uint64_t whole) {
   return text.data();
 }
 
-std::string plan_text(const Answer& answer, const schedule::Schedule& plan,
-                      const analyzer::OrderGains& order, const Arguments& args, Format format) {
+std::string plan_text(const AnalyzeAnswer& answer, const schedule::Schedule& plan,
+                      const analyzer::OrderGains& order, const AnalyzeArguments& args,
+                      Format format) {
   const schedule::Prediction& p = plan.prediction;
   Facts facts(answer.graph.name + ": " + std::to_string(answer.graph.ops.size()) + " ops, " +
               std::to_string(answer.graph.storages.size()) + " storages, planned in " +
@@ -221,7 +222,7 @@ std::string plan_text(const Answer& answer, const schedule::Schedule& plan,
 }
 
 /// Writes the schedule, then the report and the trace if asked for.
-Result<void> write_outputs(const Arguments& args, const schedule::Schedule& plan,
+Result<void> write_outputs(const AnalyzeArguments& args, const schedule::Schedule& plan,
                            const analyzer::OrderGains& order) {
   if (auto written = write_schedule_file(plan, args.out); !written) return written.error();
   if (args.report.empty() && args.trace.empty()) return {};
@@ -239,7 +240,7 @@ Result<void> write_outputs(const Arguments& args, const schedule::Schedule& plan
 }
 
 /// The budget from the arguments or the hardware file.
-Result<std::uint64_t> budget_of(const Arguments& args, const Graph& graph,
+Result<std::uint64_t> budget_of(const AnalyzeArguments& args, const Graph& graph,
                                 const Hardware& hardware) {
   if (args.device_memory) return args.device_memory->of(analyzer::peak_unmanaged_bytes(graph));
   if (hardware.device_bytes > 0) return hardware.device_bytes;
@@ -247,7 +248,7 @@ Result<std::uint64_t> budget_of(const Arguments& args, const Graph& graph,
                args.hardware + ": no deviceBytes, so --device-memory is needed");
 }
 
-int answer_infeasible(Console& console, const Answer& answer, const Hardware& hardware,
+int answer_infeasible(Console& console, const AnalyzeAnswer& answer, const Hardware& hardware,
                       const analyzer::Infeasible& infeasible) {
   const std::string help = advice(answer, hardware, infeasible);
   if (console.json()) console.print(infeasible_json(answer, infeasible, help));
@@ -261,18 +262,8 @@ int answer_infeasible(Console& console, const Answer& answer, const Hardware& ha
   return kExitInfeasible;
 }
 
-/// Errors of the analyzer are errors of its input, except for a plan of its own that breaks a rule.
-int answer_failure(Console& console, const Error& error) {
-  if (error.code() != Errc::kConflict) return console.refuse(error);
-  console.complain(error, kExitNo);
-  console.note(
-      "This is a mistake in HyperOffload, not in your files. Please report it with the graph, the "
-      "hardware file and this command line.");
-  return kExitNo;
-}
-
-Result<analyzer::BudgetFound> plan(Console& console, const Arguments& args, const Graph& graph,
-                                   const Hardware& hardware) {
+Result<analyzer::BudgetFound> plan(Console& console, const AnalyzeArguments& args,
+                                   const Graph& graph, const Hardware& hardware) {
   const auto copies = analyzer::parse_copies(args.copies);
   if (!copies) return copies.error();
   if (args.max_overhead) {
@@ -296,7 +287,8 @@ Result<analyzer::BudgetFound> plan(Console& console, const Arguments& args, cons
   return found;
 }
 
-int answer_too_long(Console& console, const Arguments& args, const analyzer::BudgetFound& planned) {
+int answer_too_long(Console& console, const AnalyzeArguments& args,
+                    const analyzer::BudgetFound& planned) {
   const auto& p = std::get<schedule::Schedule>(planned.outcome).prediction;
   console.complain(
       Error(Errc::kExhausted, "no budget keeps the step within --max-overhead: at " +
@@ -310,18 +302,18 @@ int answer_too_long(Console& console, const Arguments& args, const analyzer::Bud
 }
 
 /// Whether the plan goes without the second homes that it would have by default.
-bool lacks_room_for_copies(const Arguments& args, const Graph& graph, const Hardware& hardware,
-                           const schedule::Schedule& plan) {
+bool lacks_room_for_copies(const AnalyzeArguments& args, const Graph& graph,
+                           const Hardware& hardware, const schedule::Schedule& plan) {
   const auto copies = analyzer::parse_copies(args.copies);
   return plan.second_homes.empty() && copies && analyzer::gives_copies(graph, *copies, hardware);
 }
 
-Result<std::size_t> take_op_times(const Arguments& args, Graph& graph) {
+Result<std::size_t> take_op_times(const AnalyzeArguments& args, Graph& graph) {
   if (args.op_times.empty()) return std::size_t{0};
   return apply_op_times(graph, args.op_times);
 }
 
-Result<Hardware> measure(Console& console, const Arguments& args) {
+Result<Hardware> measure(Console& console, const AnalyzeArguments& args) {
   if (!args.device_memory && !args.max_overhead) {
     return Error(Errc::kInvalidArgument,
                  "without --hardware, --device-memory or --max-overhead is needed");
@@ -333,7 +325,7 @@ Result<Hardware> measure(Console& console, const Arguments& args) {
   return hardware;
 }
 
-int run(Console& console, const Arguments& args) {
+int run_analyze(Console& console, const AnalyzeArguments& args) {
   Files files{{args.graph}, {args.out, args.report, args.trace, args.graph_out}};
   if (!args.hardware.empty()) files.inputs.push_back(args.hardware);
   files.inputs.insert(files.inputs.end(), args.op_times.begin(), args.op_times.end());
@@ -352,8 +344,8 @@ int run(Console& console, const Arguments& args) {
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - began;
   if (!planned) return answer_failure(console, planned.error());
 
-  const Answer answer{*graph, planned->budget_bytes, took.count(), *measured_ops,
-                      args.hardware.empty()};
+  const AnalyzeAnswer answer{*graph, planned->budget_bytes, took.count(), *measured_ops,
+                             args.hardware.empty()};
   if (const auto* infeasible = std::get_if<analyzer::Infeasible>(&planned->outcome)) {
     return answer_infeasible(console, answer, hardware, *infeasible);
   }
@@ -386,6 +378,15 @@ int run(Console& console, const Arguments& args) {
 
 }  // namespace
 
+int answer_failure(Console& console, const Error& error) {
+  if (error.code() != Errc::kConflict) return console.refuse(error);
+  console.complain(error, kExitNo);
+  console.note(
+      "This is a mistake in HyperOffload, not in your files. Please report it with the graph, the "
+      "hardware file and this command line.");
+  return kExitNo;
+}
+
 CLI::Option* add_ranks_per_node(CLI::App& command, std::uint32_t& ranks) {
   return command
       .add_option("--ranks-per-node", ranks,
@@ -396,11 +397,11 @@ CLI::Option* add_ranks_per_node(CLI::App& command, std::uint32_t& ranks) {
 }
 
 void add_analyze(Program& program, const PoolOptions& defaults) {
-  auto args = std::make_shared<Arguments>();
+  auto args = std::make_shared<AnalyzeArguments>();
   args->pool = defaults;
   CLI::App& command = program.add(program.root(), "analyze",
                                   "Compile a graph into a schedule that fits a memory budget",
-                                  [args](Console& console) { return run(console, *args); });
+                                  [args](Console& console) { return run_analyze(console, *args); });
   command.add_option("GRAPH", args->graph, "the step's graph: .json, .textproto or .pb")
       ->required();
   CLI::Option* const hardware =

@@ -20,13 +20,13 @@ namespace ho::cli {
 
 namespace {
 
-struct Arguments {
+struct AnalyzeProgramsArguments {
   std::string programs;
   std::string hardware;
   std::string out;
 };
 
-std::string in_folder(const Arguments& args, const std::string& name) {
+std::string in_folder(const AnalyzeProgramsArguments& args, const std::string& name) {
   return (std::filesystem::path(args.out) / name).string();
 }
 
@@ -134,14 +134,13 @@ std::string to_json(const ProgramsInput& inputs, const analyzer::ProgramsPlan& p
   return std::move(json).text();
 }
 
-constexpr auto kRight = Table::Align::kRight;
-
 std::string rate_text(std::uint64_t bytes_per_s) {
   return bytes_per_s == 0 ? "-" : format_rate(static_cast<double>(bytes_per_s), "B/s");
 }
 
 std::string ranks_table(const ProgramsInput& inputs, const analyzer::ProgramsPlan& plan,
                         Format format) {
+  constexpr auto kRight = Table::Align::kRight;
   Table table({{"PROGRAM"},
                {"RANK", Table::Shown::kAlways, kRight},
                {"START", Table::Shown::kAlways, kRight},
@@ -161,6 +160,7 @@ std::string ranks_table(const ProgramsInput& inputs, const analyzer::ProgramsPla
 
 std::string objects_table(const ProgramsInput& inputs, const analyzer::ProgramsPlan& plan,
                           Format format) {
+  constexpr auto kRight = Table::Align::kRight;
   Table table({{"OBJECT"},
                {"FROM"},
                {"TO"},
@@ -182,7 +182,7 @@ std::string objects_table(const ProgramsInput& inputs, const analyzer::ProgramsP
   return plan.edges.empty() ? "" : table.text(format);
 }
 
-std::string to_text(const Arguments& args, const ProgramsInput& inputs,
+std::string to_text(const AnalyzeProgramsArguments& args, const ProgramsInput& inputs,
                     const analyzer::ProgramsPlan& plan, Format format) {
   Facts facts(std::to_string(inputs.file.programs.size()) + " programs");
   if (!plan.ranks.empty()) {
@@ -211,7 +211,7 @@ std::string to_text(const Arguments& args, const ProgramsInput& inputs,
   return text;
 }
 
-Result<void> write_all(const Arguments& args, const ProgramsInput& inputs,
+Result<void> write_all(const AnalyzeProgramsArguments& args, const ProgramsInput& inputs,
                        const analyzer::ProgramsPlan& plan) {
   std::error_code error;
   std::filesystem::create_directories(args.out, error);
@@ -234,7 +234,7 @@ int refuse_impossible(Console& console, const std::string& why) {
   return kExitNo;
 }
 
-int run(Console& console, const Arguments& args) {
+int run_analyze_programs(Console& console, const AnalyzeProgramsArguments& args) {
   ProgramsInput inputs;
   if (auto read = read_programs(args.programs, args.hardware, inputs); !read) {
     return console.refuse(read.error());
@@ -269,11 +269,11 @@ int run(Console& console, const Arguments& args) {
 }  // namespace
 
 void add_analyze_programs(Program& program) {
-  auto args = std::make_shared<Arguments>();
+  auto args = std::make_shared<AnalyzeProgramsArguments>();
   CLI::App& command =
       program.add(program.root(), "analyze-programs",
                   "Plan programs that share a supernode, and the objects that they exchange",
-                  [args](Console& console) { return run(console, *args); });
+                  [args](Console& console) { return run_analyze_programs(console, *args); });
   command
       .add_option("PROGRAMS", args->programs,
                   "the programs and their objects: .textproto, .json or .pb")

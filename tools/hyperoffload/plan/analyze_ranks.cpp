@@ -23,7 +23,7 @@ namespace ho::cli {
 
 namespace {
 
-struct Arguments {
+struct AnalyzeRanksArguments {
   std::vector<std::string> graphs;
   std::string hardware;
   std::optional<MemorySize> device_memory;
@@ -33,14 +33,14 @@ struct Arguments {
 };
 
 /// Everything the answer is made of.
-struct Answer {
-  const Arguments& args;
+struct AnalyzeRanksAnswer {
+  const AnalyzeRanksArguments& args;
   const Hardware& hardware;
   const std::vector<analyzer::RankTask>& tasks;
   double plan_ms = 0;
 };
 
-std::string file_of(const Arguments& args, std::size_t rank) {
+std::string file_of(const AnalyzeRanksArguments& args, std::size_t rank) {
   return (std::filesystem::path(args.out) / ("rank-" + std::to_string(rank) + ".hos")).string();
 }
 
@@ -52,7 +52,7 @@ void write_times(JsonWriter& json, const char* name, const analyzer::RanksTimes&
       .end();
 }
 
-std::string to_json(const Answer& answer, const analyzer::RanksPlan& plan) {
+std::string to_json(const AnalyzeRanksAnswer& answer, const analyzer::RanksPlan& plan) {
   JsonWriter json;
   json.begin_object()
       .field("step_ns", plan.together.step_ns)
@@ -97,7 +97,8 @@ std::string times_text(const analyzer::RanksTimes& times) {
          format_duration_ns(times.stall_ns);
 }
 
-std::string to_text(const Answer& answer, const analyzer::RanksPlan& plan, Format format) {
+std::string to_text(const AnalyzeRanksAnswer& answer, const analyzer::RanksPlan& plan,
+                    Format format) {
   Facts facts(std::to_string(plan.ranks.size()) + " ranks, planned in " +
               format_duration_ns(static_cast<std::uint64_t>(answer.plan_ms * 1e6)));
   facts.add("each ignoring all", times_text(plan.ignoring))
@@ -139,7 +140,7 @@ struct Graphs {
   std::vector<const Graph*> of_rank;
 };
 
-Result<Graphs> read_graphs(const Arguments& args, const Hardware& hardware) {
+Result<Graphs> read_graphs(const AnalyzeRanksArguments& args, const Hardware& hardware) {
   Graphs out;
   for (std::size_t i = 0; i < args.graphs.size(); ++i) {
     const auto at = args.graphs.begin() + static_cast<std::ptrdiff_t>(i);
@@ -169,8 +170,8 @@ Result<Graphs> read_graphs(const Arguments& args, const Hardware& hardware) {
   return out;
 }
 
-Result<std::vector<analyzer::RankTask>> tasks_of(const Arguments& args, const Graphs& graphs,
-                                                 const Hardware& hardware) {
+Result<std::vector<analyzer::RankTask>> tasks_of(const AnalyzeRanksArguments& args,
+                                                 const Graphs& graphs, const Hardware& hardware) {
   std::vector<analyzer::RankTask> out;
   for (const Graph* graph : graphs.of_rank) {
     if (!args.device_memory && hardware.device_bytes == 0) {
@@ -185,7 +186,7 @@ Result<std::vector<analyzer::RankTask>> tasks_of(const Arguments& args, const Gr
   return out;
 }
 
-Result<void> write_all(const Arguments& args, const analyzer::RanksPlan& plan) {
+Result<void> write_all(const AnalyzeRanksArguments& args, const analyzer::RanksPlan& plan) {
   std::error_code error;
   std::filesystem::create_directories(args.out, error);
   if (error) return Error(Errc::kIo, args.out + ": " + error.message());
@@ -196,15 +197,7 @@ Result<void> write_all(const Arguments& args, const analyzer::RanksPlan& plan) {
   return {};
 }
 
-/// What the analyzer refuses is the input's fault, except a plan of its own that breaks a rule.
-int answer_failure(Console& console, const Error& error) {
-  if (error.code() != Errc::kConflict) return console.refuse(error);
-  console.complain(error, kExitNo);
-  console.note("This is a mistake in HyperOffload, not in your files. Please report it.");
-  return kExitNo;
-}
-
-int run(Console& console, const Arguments& args) {
+int run_analyze_ranks(Console& console, const AnalyzeRanksArguments& args) {
   const auto hardware = read_hardware_file(args.hardware);
   if (!hardware) return console.refuse(hardware.error());
   if (hardware->links.empty()) {
@@ -234,7 +227,7 @@ int run(Console& console, const Arguments& args) {
   }
   const auto& plan = std::get<analyzer::RanksPlan>(*planned);
   if (auto written = write_all(args, plan); !written) return console.refuse(written.error());
-  const Answer answer{args, *hardware, *tasks, took.count()};
+  const AnalyzeRanksAnswer answer{args, *hardware, *tasks, took.count()};
   console.print(console.json() ? to_json(answer, plan) : to_text(answer, plan, console.format()));
   return kExitDone;
 }
@@ -242,10 +235,10 @@ int run(Console& console, const Arguments& args) {
 }  // namespace
 
 void add_analyze_ranks(Program& program) {
-  auto args = std::make_shared<Arguments>();
-  CLI::App& command = program.add(program.root(), "analyze-ranks",
-                                  "Compile graphs of ranks that share links, together",
-                                  [args](Console& console) { return run(console, *args); });
+  auto args = std::make_shared<AnalyzeRanksArguments>();
+  CLI::App& command = program.add(
+      program.root(), "analyze-ranks", "Compile graphs of ranks that share links, together",
+      [args](Console& console) { return run_analyze_ranks(console, *args); });
   command
       .add_option("GRAPHS", args->graphs,
                   "the step's graph of each rank, or one for all: .json, .textproto or .pb")

@@ -23,7 +23,7 @@ using schedule::Schedule;
 /// Ops of one name shown in full; a note counts the others.
 constexpr std::size_t kMatchesMax = 20;
 
-struct Arguments {
+struct ExplainArguments {
   std::string schedule;
   std::string tensor;
   std::string op;
@@ -281,7 +281,7 @@ std::vector<std::pair<std::uint64_t, std::size_t>> most_moved(const Schedule& pl
 }
 
 /// Without a tensor or an op: shows the tensors that move most.
-int explain_overview(Console& console, const Arguments& args, const Schedule& plan) {
+int explain_overview(Console& console, const ExplainArguments& args, const Schedule& plan) {
   const auto moved = most_moved(plan);
   const std::size_t shown = std::min<std::size_t>(args.top, moved.size());
   std::vector<StorageIndex> storages;
@@ -318,7 +318,7 @@ void note_rest(Console& console, std::size_t found, std::size_t shown) {
   console.note(std::to_string(found - shown) + " more have this name; name one by its id");
 }
 
-int explain_tensor(Console& console, const Arguments& args, const Schedule& plan) {
+int explain_tensor(Console& console, const ExplainArguments& args, const Schedule& plan) {
   const auto found = find(plan.storages, args.tensor);
   if (found.empty()) return refuse_unknown(console, "tensor", args.tensor, plan.storages);
   std::vector<StorageIndex> storages;
@@ -339,7 +339,7 @@ int explain_tensor(Console& console, const Arguments& args, const Schedule& plan
   return kExitDone;
 }
 
-int explain_op(Console& console, const Arguments& args, const Schedule& plan) {
+int explain_op(Console& console, const ExplainArguments& args, const Schedule& plan) {
   const auto found = find(plan.ops, args.op);
   if (found.empty()) return refuse_unknown(console, "op", args.op, plan.ops);
   std::vector<schedule::Position> positions;
@@ -365,7 +365,7 @@ int explain_op(Console& console, const Arguments& args, const Schedule& plan) {
   return kExitDone;
 }
 
-int run(Console& console, const Arguments& args) {
+int run_explain(Console& console, const ExplainArguments& args) {
   auto plan = read_schedule_file(args.schedule);
   if (!plan) return console.refuse(plan.error());
   if (!args.tensor.empty()) return explain_tensor(console, args, *plan);
@@ -376,10 +376,10 @@ int run(Console& console, const Arguments& args) {
 }  // namespace
 
 void add_explain(Program& program) {
-  auto args = std::make_shared<Arguments>();
+  auto args = std::make_shared<ExplainArguments>();
   CLI::App& command = program.add(program.root(), "explain",
                                   "Say why a tensor moves or stays, or what an op waits for",
-                                  [args](Console& console) { return run(console, *args); });
+                                  [args](Console& console) { return run_explain(console, *args); });
   command.add_option("SCHEDULE", args->schedule, "the schedule (.hos)")->required();
   CLI::Option* tensor =
       command.add_option("--tensor", args->tensor, "a tensor's name or id")->type_name("NAME");

@@ -13,13 +13,13 @@ namespace ho::cli {
 
 namespace {
 
-struct Arguments {
+struct ExportArguments {
   std::string schedule;
   std::string format = "chakra";
   std::string out;
 };
 
-int run(Console& console, const Arguments& args) {
+int run_export(Console& console, const ExportArguments& args) {
   if (const auto apart = check_files({{args.schedule}, {args.out}}); !apart) {
     return console.refuse(apart.error());
   }
@@ -52,10 +52,10 @@ int run(Console& console, const Arguments& args) {
 }  // namespace
 
 void add_export(Program& program) {
-  auto args = std::make_shared<Arguments>();
+  auto args = std::make_shared<ExportArguments>();
   CLI::App& command = program.add(program.root(), "export",
                                   "Write a schedule as a trace that other simulators replay",
-                                  [args](Console& console) { return run(console, *args); });
+                                  [args](Console& console) { return run_export(console, *args); });
   command.add_option("SCHEDULE", args->schedule, "the schedule (.hos)")->required();
   command.add_option("--out", args->out, "the trace to write")->type_name("FILE")->required();
   command.add_option("--format", args->format, "chakra: an execution trace (.et) of one step")

@@ -18,7 +18,7 @@ namespace ho::cli {
 
 namespace {
 
-struct Arguments {
+struct ImportArguments {
   std::string format;
   std::string input;
   std::string out;
@@ -46,7 +46,7 @@ std::string to_json(const importers::Imported& made) {
   return std::move(json).text();
 }
 
-std::string to_text(const Arguments& args, const importers::Imported& made, Format format) {
+std::string to_text(const ImportArguments& args, const importers::Imported& made, Format format) {
   const importers::Notes& notes = made.notes;
   Facts facts = graph_facts(made.graph);
   if (notes.derived_ops > 0) {
@@ -83,7 +83,7 @@ Result<void> read_dimensions(const std::vector<std::string>& texts, importers::O
   return {};
 }
 
-Result<importers::Imported> import_file(const Arguments& args) {
+Result<importers::Imported> import_file(const ImportArguments& args) {
   auto packed = read_whole_file(args.input, importers::kInputBytesMax);
   if (!packed) return packed.error();
   auto bytes = importers::unpack(*std::move(packed));
@@ -95,7 +95,7 @@ Result<importers::Imported> import_file(const Arguments& args) {
   return made;
 }
 
-int run(Console& console, Arguments& args) {
+int run_import(Console& console, ImportArguments& args) {
   if (const auto apart = check_files({{args.input}, {args.out}}); !apart) {
     return console.refuse(apart.error());
   }
@@ -117,10 +117,10 @@ int run(Console& console, Arguments& args) {
 }  // namespace
 
 void add_import(Program& program) {
-  auto args = std::make_shared<Arguments>();
+  auto args = std::make_shared<ImportArguments>();
   CLI::App& command = program.add(program.root(), "import",
                                   "Make a graph from a trace or a model in another format",
-                                  [args](Console& console) { return run(console, *args); });
+                                  [args](Console& console) { return run_import(console, *args); });
   command.add_option("FORMAT", args->format, "chakra, onnx or pytorch (execution trace, JSON)")
       ->required()
       ->check(CLI::IsMember({"chakra", "onnx", "pytorch"}));

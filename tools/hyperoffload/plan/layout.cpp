@@ -12,7 +12,7 @@ namespace ho::cli {
 
 namespace {
 
-struct Arguments {
+struct LayoutArguments {
   PlacementWords placement{"--mesh", "--layout", {}, {}};
   std::string shape;
   std::string division = "ceil";
@@ -64,7 +64,7 @@ std::string to_table(const layout::Mesh& mesh, const std::vector<layout::Box>& b
   return table.text(format);
 }
 
-int run(Console& console, const Arguments& args) {
+int run_layout(Console& console, const LayoutArguments& args) {
   const auto placement = read_placement(args.placement, division_of(args.division));
   if (!placement) return console.refuse(placement.error());
   const auto shape = layout::parse_shape(args.shape);
@@ -79,10 +79,10 @@ int run(Console& console, const Arguments& args) {
 }  // namespace
 
 void add_layout(Program& program) {
-  auto args = std::make_shared<Arguments>();
+  auto args = std::make_shared<LayoutArguments>();
   CLI::App& command =
       program.add(program.root(), "layout", "Show which part of a tensor each rank holds",
-                  [args](Console& console) { return run(console, *args); });
+                  [args](Console& console) { return run_layout(console, *args); });
   add_placement(command, args->placement);
   command.add_option("--shape", args->shape, "the tensor's sizes, as \"15,5\"")
       ->type_name("SIZES")

@@ -12,12 +12,12 @@ namespace ho::cli {
 
 namespace {
 
-struct Arguments {
+struct ModelArguments {
   ModelWords words;
   std::string out;
 };
 
-int run(Console& console, const Arguments& args) {
+int run_model(Console& console, const ModelArguments& args) {
   const auto graph = models::llama_like(model_of(args.words));
   if (!graph) return console.refuse(graph.error());
   if (auto written = write_graph_file(*graph, args.out); !written) {
@@ -40,10 +40,10 @@ int run(Console& console, const Arguments& args) {
 void add_model(Program& program) {
   CLI::App& group =
       program.add_group("model", "Make a graph from the description of a known kind of model");
-  auto args = std::make_shared<Arguments>();
+  auto args = std::make_shared<ModelArguments>();
   CLI::App& command = program.add(group, "llama-like",
                                   "A decoder with grouped-query attention and SwiGLU, or experts",
-                                  [args](Console& console) { return run(console, *args); });
+                                  [args](Console& console) { return run_model(console, *args); });
   add_model_options(command, args->words).front()->required();
   command
       .add_option("--context", args->words.model.context,

@@ -17,14 +17,14 @@ namespace ho::cli {
 
 namespace {
 
-struct Arguments {
+struct PackArguments {
   std::string file;
   std::string out;
   std::uint64_t capacity = 0;  ///< 0: as low as possible
   Duration seconds = std::chrono::seconds(60);
 };
 
-struct Answer {
+struct PackAnswer {
   packing::Solution solution;
   std::optional<std::int64_t> capacity_bytes;
   std::size_t buffers = 0;
@@ -36,7 +36,7 @@ struct Answer {
   }
 };
 
-std::string to_json(const Arguments& args, const Answer& answer) {
+std::string to_json(const PackArguments& args, const PackAnswer& answer) {
   JsonWriter json;
   json.begin_object().field("file", args.file).field("buffers", answer.buffers);
   if (answer.capacity_bytes) json.field("capacity_bytes", *answer.capacity_bytes);
@@ -49,7 +49,7 @@ std::string to_json(const Arguments& args, const Answer& answer) {
   return std::move(json).text();
 }
 
-std::string to_text(const Arguments& args, const Answer& answer, Format format) {
+std::string to_text(const PackArguments& args, const PackAnswer& answer, Format format) {
   const packing::Solution& solution = answer.solution;
   return Facts(args.file + ": " + std::to_string(answer.buffers) + " buffers")
       .add("largest live set", std::to_string(solution.load_bytes))
@@ -57,7 +57,7 @@ std::string to_text(const Arguments& args, const Answer& answer, Format format) 
       .text(format);
 }
 
-int answer_not_found(Console& console, const Answer& answer) {
+int answer_not_found(Console& console, const PackAnswer& answer) {
   const packing::Solution& solution = answer.solution;
   const std::string capacity = std::to_string(*answer.capacity_bytes);
   std::string why;
@@ -72,8 +72,8 @@ int answer_not_found(Console& console, const Answer& answer) {
 }
 
 /// Solves, then has the independent validator check the result.
-Result<Answer> solve(const Arguments& args, const std::vector<packing::Buffer>& buffers,
-                     std::optional<std::int64_t> capacity_bytes) {
+Result<PackAnswer> solve(const PackArguments& args, const std::vector<packing::Buffer>& buffers,
+                         std::optional<std::int64_t> capacity_bytes) {
   const SteadyClock clock;
   const TimePoint start = clock.now();
   std::vector<packing::Lifetime> lifetimes;
@@ -82,7 +82,7 @@ Result<Answer> solve(const Arguments& args, const std::vector<packing::Buffer>& 
     lifetimes.push_back({buffer.lower, buffer.upper, buffer.size});
   }
   packing::Budget budget(UINT64_MAX, clock, start + args.seconds);
-  Answer answer;
+  PackAnswer answer;
   answer.capacity_bytes = capacity_bytes;
   answer.buffers = buffers.size();
   answer.solution = packing::solve(lifetimes, 0, {capacity_bytes.value_or(0)}, budget);
@@ -94,7 +94,7 @@ Result<Answer> solve(const Arguments& args, const std::vector<packing::Buffer>& 
   return answer;
 }
 
-int run(Console& console, const Arguments& args) {
+int run_pack(Console& console, const PackArguments& args) {
   if (const auto apart = check_files({{args.file}, {args.out}}); !apart) {
     return console.refuse(apart.error());
   }
@@ -122,10 +122,10 @@ int run(Console& console, const Arguments& args) {
 }  // namespace
 
 void add_pack(Program& program) {
-  auto args = std::make_shared<Arguments>();
+  auto args = std::make_shared<PackArguments>();
   CLI::App& command =
       program.add(program.root(), "pack", "Place buffers with known lifetimes in memory",
-                  [args](Console& console) { return run(console, *args); });
+                  [args](Console& console) { return run_pack(console, *args); });
   command.add_option("FILE", args->file, "CSV: id,lower,upper,size; lifetimes are [lower, upper)")
       ->required();
   add_size(command, "--capacity", args->capacity,

@@ -41,7 +41,7 @@ constexpr const char* kAssumptions[] = {
     "a stage's sends, and what ranks take from each other on shared links beyond --ranks-per-node, "
     "take no time"};
 
-struct Arguments {
+struct ParallelSweepArguments {
   models::LlamaLike model;
   std::uint64_t devices = 0;
   std::uint64_t batch = 0;
@@ -91,8 +91,8 @@ std::uint64_t bubble_ns(const Graph& graph, std::uint64_t stages, std::uint64_t 
 
 /// @param fastest_ns  the shortest step so far; 0: only divisions that need no plan, the others
 /// stay unmeasured.
-Result<void> measure(const Arguments& args, const Hardware& hardware, std::uint64_t fastest_ns,
-                     Division& division) {
+Result<void> measure(const ParallelSweepArguments& args, const Hardware& hardware,
+                     std::uint64_t fastest_ns, Division& division) {
   models::LlamaLike model = args.model;
   if (model.layers % division.pipeline != 0) {
     return division.refuse("layers do not divide");
@@ -159,7 +159,7 @@ std::string name_of(const Division& one) {
          ", pipeline " + std::to_string(one.pipeline);
 }
 
-Result<std::vector<Division>> measure_all(Console& console, const Arguments& args,
+Result<std::vector<Division>> measure_all(Console& console, const ParallelSweepArguments& args,
                                           const Hardware& hardware) {
   std::vector<Division> all;
   for (std::uint64_t tensor = 1; tensor <= args.devices; ++tensor) {
@@ -200,7 +200,7 @@ const Division* fastest(const std::vector<Division>& sorted, bool offloads) {
   return at == sorted.end() ? nullptr : &*at;
 }
 
-std::string to_json(const Arguments& args, const Hardware& hardware,
+std::string to_json(const ParallelSweepArguments& args, const Hardware& hardware,
                     const std::vector<Division>& all) {
   JsonWriter json;
   json.begin_object()
@@ -277,8 +277,8 @@ std::string to_text(const std::vector<Division>& all, Format format) {
   return text;
 }
 
-int run(Console& console, const Arguments& given) {
-  Arguments args = given;
+int run_parallel_sweep(Console& console, const ParallelSweepArguments& given) {
+  ParallelSweepArguments args = given;
   args.model.phase = models::Phase::kTrain;
   if (args.batch == 0) args.batch = args.devices * args.model.batch;
   auto node = read_hardware_file(args.hardware);
@@ -296,11 +296,11 @@ int run(Console& console, const Arguments& given) {
 }  // namespace
 
 void add_parallel_sweep(Program& program) {
-  auto args = std::make_shared<Arguments>();
+  auto args = std::make_shared<ParallelSweepArguments>();
   CLI::App& command =
       program.add(program.root(), "parallel-sweep",
                   "Step time of training on several devices, for each way to divide the model",
-                  [args](Console& console) { return run(console, *args); });
+                  [args](Console& console) { return run_parallel_sweep(console, *args); });
   command.add_option("--devices", args->devices, "devices that train together")
       ->type_name("N")
       ->check(CLI::Range(std::uint64_t{1}, kDevicesMax))

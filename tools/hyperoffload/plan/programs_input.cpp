@@ -22,8 +22,6 @@ struct Names {
   const std::string& hardware;
 };
 
-Error bad(const std::string& why) { return Error(Errc::kInvalidArgument, why); }
-
 Result<void> check_ranks(const Names& names, const ProgramsInput& inputs) {
   const std::size_t paths = inputs.task.hardware.paths.size();
   constexpr std::size_t kRanksMax = 4096;  // as analyze-ranks
@@ -32,7 +30,7 @@ Result<void> check_ranks(const Names& names, const ProgramsInput& inputs) {
     if (program.graph != nullptr) runners += program.ranks.size();
   }
   if (runners > kRanksMax) {
-    return bad(std::to_string(runners) + " ranks have a graph; 4096 is the limit")
+    return bad_input(std::to_string(runners) + " ranks have a graph; 4096 is the limit")
         .at(names.programs);
   }
   std::map<std::uint32_t, std::string> program_of;
@@ -41,13 +39,13 @@ Result<void> check_ranks(const Names& names, const ProgramsInput& inputs) {
     for (const std::uint32_t rank : inputs.meshes[i].ranks) {
       const auto [at, is_new] = program_of.try_emplace(rank, name);
       if (!is_new) {
-        return bad("programs " + at->second + " and " + name + " both have rank " +
-                   std::to_string(rank) + "; say which are whose, as \"4:dp@0-3\"")
+        return bad_input("programs " + at->second + " and " + name + " both have rank " +
+                         std::to_string(rank) + "; say which are whose, as \"4:dp@0-3\"")
             .at(names.programs);
       }
       if (paths > 1 && rank >= paths) {
-        return bad("program " + name + " has rank " + std::to_string(rank) +
-                   ", and there are paths of " + std::to_string(paths) + " ranks")
+        return bad_input("program " + name + " has rank " + std::to_string(rank) +
+                         ", and there are paths of " + std::to_string(paths) + " ranks")
             .at(names.hardware);
       }
     }
@@ -63,7 +61,7 @@ Result<void> read_program(const Names& names, ProgramsInput& inputs, const Progr
   task.claim = {spec.weight, spec.minimum_bytes_per_s};
   const TierSpec& ddr = *inputs.task.hardware.local_ddr;
   if (spec.minimum_bytes_per_s > std::min(ddr.read.bytes_per_s, ddr.write.bytes_per_s)) {
-    return bad("minimum_rate is more than localDdr of " + names.hardware + " carries");
+    return bad_input("minimum_rate is more than localDdr of " + names.hardware + " carries");
   }
   task.period_ns = spec.period_ns;
   inputs.meshes.push_back(*std::move(mesh));
@@ -74,18 +72,18 @@ Result<void> read_program(const Names& names, ProgramsInput& inputs, const Progr
     task.graph = &inputs.graphs.emplace_back(*std::move(graph));
     const bool takes_time = std::any_of(task.graph->ops.begin(), task.graph->ops.end(),
                                         [](const Op& op) { return op.duration_ns > 0; });
-    if (!takes_time) return bad(spec.graph + ": its ops take no time");
+    if (!takes_time) return bad_input(spec.graph + ": its ops take no time");
     task.device_budget_bytes = inputs.task.hardware.device_bytes;
     if (!spec.device_memory.empty()) {
       const auto memory = parse_memory_size(spec.device_memory);
       if (!memory) {
-        return bad("device_memory \"" + spec.device_memory +
-                   "\" is neither a size such as \"28GiB\" nor a share such as \"60%\"");
+        return bad_input("device_memory \"" + spec.device_memory +
+                         "\" is neither a size such as \"28GiB\" nor a share such as \"60%\"");
       }
       task.device_budget_bytes = memory->of(analyzer::peak_unmanaged_bytes(*task.graph));
     }
     if (task.device_budget_bytes == 0) {
-      return bad("device_memory is missing, and " + names.hardware + " has no deviceBytes");
+      return bad_input("device_memory is missing, and " + names.hardware + " has no deviceBytes");
     }
   }
   inputs.task.programs.push_back(std::move(task));
@@ -113,7 +111,7 @@ Result<std::vector<std::uint64_t>> tile_bytes(const layout::Placement& placement
   for (const layout::Box& box : *boxes) {
     out.push_back(box.elements() * tensor.element_bytes);
     // Its pieces are listed one by one.
-    if (out.back() > kTileBytesMax) return bad("a rank has more than 1 TiB of it");
+    if (out.back() > kTileBytesMax) return bad_input("a rank has more than 1 TiB of it");
   }
   return out;
 }
@@ -167,7 +165,7 @@ Result<void> add_bytes(std::vector<analyzer::RankBytes>& to,
   constexpr std::uint64_t kBytesMax = 1ULL << 50U;
   for (std::size_t i = 0; i < to.size(); ++i) {
     to[i].bytes += more[i];
-    if (to[i].bytes > kBytesMax) return bad("a rank has more than 2^50 bytes of the object");
+    if (to[i].bytes > kBytesMax) return bad_input("a rank has more than 2^50 bytes of the object");
   }
   return {};
 }
@@ -251,7 +249,8 @@ Result<void> read_programs(const std::string& programs, const std::string& hardw
   const Names names{programs, hardware_file};
   auto hardware = read_hardware_file(names.hardware);
   if (!hardware) return hardware.error();
-  if (!hardware->local_ddr) return bad("no localDdr, where programs publish").at(names.hardware);
+  if (!hardware->local_ddr)
+    return bad_input("no localDdr, where programs publish").at(names.hardware);
   inputs.task.hardware = *std::move(hardware);
   auto file = read_programs_file(names.programs);
   if (!file) return file.error();

@@ -22,7 +22,7 @@ namespace ho::cli {
 
 namespace {
 
-struct Arguments {
+struct ReshardArguments {
   PlacementWords from{"--mesh-from", "--from", {}, {}};
   PlacementWords to{"--mesh-to", "--to", {}, {}};
   std::string shape;
@@ -112,7 +112,7 @@ std::string with_time(std::uint64_t bytes, double link) {
   return text;
 }
 
-std::string to_table(const layout::Reshard& plan, const Arguments& args, Format format) {
+std::string to_table(const layout::Reshard& plan, const ReshardArguments& args, Format format) {
   Facts facts("from " + args.from.layout + " to " + args.to.layout);
   facts.add("moved", format_bytes(plan.bytes_moved) + " between ranks, at least " +
                          format_bytes(plan.bytes_minimal) + " are needed");
@@ -230,7 +230,7 @@ std::string to_json(const AllMoved& all, double link) {
   return std::move(json).text();
 }
 
-std::string to_table(const AllMoved& all, const Arguments& args, Format format) {
+std::string to_table(const AllMoved& all, const ReshardArguments& args, Format format) {
   Facts facts(std::to_string(all.tensors.size()) + " tensors");
   facts.add("moved", format_bytes(all.total.bytes_moved) + " between ranks, at least " +
                          format_bytes(all.total.bytes_minimal) + " are needed");
@@ -252,7 +252,7 @@ PlacementWords with_layout(PlacementWords words, const std::string& own) {
 }
 
 Result<AllMoved> reshard_all(std::span<const TensorMove> tensors, const PlacementWords& from_words,
-                             const PlacementWords& to_words, const Arguments& args) {
+                             const PlacementWords& to_words, const ReshardArguments& args) {
   const auto division = division_of(args.division);
   AllMoved all;
   // The tensors of a model have few different shapes.
@@ -282,7 +282,7 @@ Result<AllMoved> reshard_all(std::span<const TensorMove> tensors, const Placemen
   return all;
 }
 
-int run(Console& console, const Arguments& args) {
+int run_reshard(Console& console, const ReshardArguments& args) {
   PlacementWords to_words = args.to;
   if (to_words.mesh.empty()) to_words.mesh = args.from.mesh;
   if (!args.tensors.empty()) {
@@ -312,10 +312,10 @@ int run(Console& console, const Arguments& args) {
 }  // namespace
 
 void add_reshard(Program& program) {
-  auto args = std::make_shared<Arguments>();
+  auto args = std::make_shared<ReshardArguments>();
   CLI::App& command =
       program.add(program.root(), "reshard", "Plan how tensors come from one layout to another",
-                  [args](Console& console) { return run(console, *args); });
+                  [args](Console& console) { return run_reshard(console, *args); });
   add_placement(command, args->from);
   add_placement(command, args->to)
       ->required(false)

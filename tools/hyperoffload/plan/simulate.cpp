@@ -16,7 +16,7 @@ namespace ho::cli {
 
 namespace {
 
-struct Arguments {
+struct SimulateArguments {
   std::string schedule;
   std::string hardware;
   std::string policy = "planned";
@@ -33,7 +33,7 @@ const std::map<std::string, std::optional<analyzer::Baseline>>& policies() {
   return kPolicies;
 }
 
-std::string to_json(const Arguments& args, const schedule::Schedule& plan,
+std::string to_json(const SimulateArguments& args, const schedule::Schedule& plan,
                     const analyzer::Simulation& result) {
   JsonWriter json;
   json.begin_object()
@@ -58,7 +58,7 @@ std::string to_json(const Arguments& args, const schedule::Schedule& plan,
   return std::move(json).text();
 }
 
-std::string to_text(const Arguments& args, const schedule::Schedule& plan,
+std::string to_text(const SimulateArguments& args, const schedule::Schedule& plan,
                     const analyzer::Simulation& result, Format format) {
   return Facts(plan.graph_name + ", " + args.policy)
       .add("step", format_duration_ns(result.step_ns))
@@ -69,7 +69,7 @@ std::string to_text(const Arguments& args, const schedule::Schedule& plan,
       .text(format);
 }
 
-int run(Console& console, const Arguments& args) {
+int run_simulate(Console& console, const SimulateArguments& args) {
   auto plan = read_schedule_file(args.schedule);
   if (!plan) return console.refuse(plan.error());
   Hardware hardware = plan->hardware;
@@ -90,10 +90,10 @@ int run(Console& console, const Arguments& args) {
 }  // namespace
 
 void add_simulate(Program& program) {
-  auto args = std::make_shared<Arguments>();
-  CLI::App& command = program.add(program.root(), "simulate",
-                                  "Replay a schedule, or a policy without a plan, in simulation",
-                                  [args](Console& console) { return run(console, *args); });
+  auto args = std::make_shared<SimulateArguments>();
+  CLI::App& command = program.add(
+      program.root(), "simulate", "Replay a schedule, or a policy without a plan, in simulation",
+      [args](Console& console) { return run_simulate(console, *args); });
   command.add_option("SCHEDULE", args->schedule, "the schedule (.hos)")->required();
   CLI::Option* other =
       command.add_option("--hardware", args->hardware, "another machine than the schedule's own")

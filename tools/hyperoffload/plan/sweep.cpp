@@ -23,7 +23,7 @@ constexpr std::size_t kPointsMax = 1000;
 /// Step between the ends of a range such as 100%..20%.
 constexpr double kRangeStepPercent = 10;
 
-struct Arguments {
+struct SweepArguments {
   std::string graph;
   std::string device_memory = "100%..20%";
   std::string bandwidth = "1,1/2,1/4,1/8";
@@ -155,7 +155,7 @@ std::string to_text(const analyzer::Sweep& sweep, Format format) {
   return table.text(format);
 }
 
-int run(Console& console, const Arguments& args) {
+int run_sweep(Console& console, const SweepArguments& args) {
   if (args.longest_context) return sweep_context(console, args.context);
   if (args.graph.empty()) {
     return console.refuse(Error(Errc::kInvalidArgument, "GRAPH is required, or --context"));
@@ -196,11 +196,11 @@ int run(Console& console, const Arguments& args) {
 }  // namespace
 
 void add_sweep(Program& program) {
-  auto args = std::make_shared<Arguments>();
+  auto args = std::make_shared<SweepArguments>();
   CLI::App& command =
       program.add(program.root(), "sweep",
                   "Step time over memory and bandwidth, beside the bound and unplanned policies",
-                  [args](Console& console) { return run(console, *args); });
+                  [args](Console& console) { return run_sweep(console, *args); });
   CLI::Option* const graph =
       command.add_option("GRAPH", args->graph, "the step's graph: .json, .textproto or .pb");
   command.add_option("--hardware", args->context.hardware, "the machine: .json, .textproto or .pb")

@@ -12,12 +12,13 @@ namespace ho::cli {
 
 namespace {
 
-struct Arguments {
+struct VerifyArguments {
   std::string schedule;
   std::string graph;
 };
 
-std::string to_json(const Arguments& args, const std::optional<schedule::Violation>& violation) {
+std::string to_json(const VerifyArguments& args,
+                    const std::optional<schedule::Violation>& violation) {
   JsonWriter json;
   json.begin_object().field("schedule", args.schedule).field("legal", !violation);
   if (violation) {
@@ -28,8 +29,8 @@ std::string to_json(const Arguments& args, const std::optional<schedule::Violati
   return std::move(json.end()).text();
 }
 
-std::string to_text(const Arguments& args, const std::optional<schedule::Violation>& violation,
-                    Format format) {
+std::string to_text(const VerifyArguments& args,
+                    const std::optional<schedule::Violation>& violation, Format format) {
   if (!violation) return printable(args.schedule) + ": legal";
   Facts facts(args.schedule + ": illegal");
   facts.add("rule", violation->rule).add("first", violation->first);
@@ -37,7 +38,7 @@ std::string to_text(const Arguments& args, const std::optional<schedule::Violati
   return facts.add("detail", violation->detail).text(format);
 }
 
-int answer(Console& console, const Arguments& args,
+int answer(Console& console, const VerifyArguments& args,
            const std::optional<schedule::Violation>& violation) {
   console.print(console.json() ? to_json(args, violation)
                                : to_text(args, violation, console.format()));
@@ -47,7 +48,7 @@ int answer(Console& console, const Arguments& args,
   return console.answer_no(args.schedule + ": illegal: " + violation->rule + ": " + parties);
 }
 
-int run(Console& console, const Arguments& args) {
+int run_verify(Console& console, const VerifyArguments& args) {
   auto plan = read_schedule_file(args.schedule);
   if (!plan) return console.refuse(plan.error());
   if (!args.graph.empty()) {
@@ -67,9 +68,9 @@ int run(Console& console, const Arguments& args) {
 }  // namespace
 
 void add_verify(Program& program) {
-  auto args = std::make_shared<Arguments>();
+  auto args = std::make_shared<VerifyArguments>();
   CLI::App& command = program.add(program.root(), "verify", "Prove that a schedule is legal",
-                                  [args](Console& console) { return run(console, *args); });
+                                  [args](Console& console) { return run_verify(console, *args); });
   command.add_option("SCHEDULE", args->schedule, "the schedule (.hos)")->required();
   command
       .add_option("--graph", args->graph, "also check that the schedule was made for this graph")

@@ -55,7 +55,7 @@ Result<DrainLeft> act(const PoolView& pool, const NodeInfo& node, Way way, const
   return (*client)->drain(deadline);
 }
 
-int run(Console& console, const Options& options, Way way) {
+int run_drain(Console& console, const Options& options, Way way) {
   auto pool = open_pool(options, SteadyClock().now() + options.timeout);
   if (!pool) return complain_about_pool(console, pool.error());
   for (const std::string& name : options.nodes) {
@@ -97,7 +97,7 @@ CLI::App& add(Program& program, const PoolOptions& defaults, const char* name, c
               Way way, const std::shared_ptr<Options>& options) {
   static_cast<PoolOptions&>(*options) = defaults;
   CLI::App& added = program.add(program.root(), name, about, [options, way](Console& console) {
-    return run(console, *options, way);
+    return run_drain(console, *options, way);
   });
   added.add_option("NODE", options->nodes, "Number or name, as nodes shows them")->required();
   add_pool_options(added, *options);

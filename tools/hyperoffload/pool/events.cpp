@@ -27,11 +27,11 @@ struct EventsOptions {
 };
 
 /// A node's answer, and which daemon gave it: a restarted daemon numbers its events anew.
-struct Answer {
+struct EventsAnswer {
   std::uint64_t instance = 0;
   EventsPage page;
 };
-using Answers = std::vector<NodeAnswer<Answer>>;
+using Answers = std::vector<NodeAnswer<EventsAnswer>>;
 
 /// The last known event of a node.
 struct Known {
@@ -41,16 +41,16 @@ struct Known {
 using KnownByNode = std::map<NodeId, Known>;
 
 Answers ask(const PoolView& pool, const KnownByNode& known, Duration timeout) {
-  const std::function<Result<Answer>(ControlClient&, TimePoint)> one =
-      [&known](ControlClient& client, TimePoint deadline) -> Result<Answer> {
+  const std::function<Result<EventsAnswer>(ControlClient&, TimePoint)> one =
+      [&known](ControlClient& client, TimePoint deadline) -> Result<EventsAnswer> {
     const HelloReply& hello = client.hello();
     const auto found = known.find(hello.node);
     const bool same = found != known.end() && found->second.instance == hello.daemon_instance;
     auto page = client.events(same ? found->second.last : 0, deadline);
     if (!page) return page.error();
-    return Answer{hello.daemon_instance, std::move(*page)};
+    return EventsAnswer{hello.daemon_instance, std::move(*page)};
   };
-  return ask_all<Answer>(pool, SteadyClock().now() + timeout, one);
+  return ask_all<EventsAnswer>(pool, SteadyClock().now() + timeout, one);
 }
 
 /// An event and its node.
@@ -91,8 +91,6 @@ std::string time_words(std::uint64_t time_ms, const char* form) {
 std::string number_or_dash(SessionId session) {
   return session.value() == 0 ? "-" : std::to_string(session.value());
 }
-
-std::string word_or_dash(const std::string& word) { return word.empty() ? "-" : word; }
 
 std::string to_table(const std::vector<Row>& rows, Format format) {
   constexpr auto kWide = Table::Shown::kWide;

@@ -19,8 +19,6 @@ std::string policy_word(FlashPolicy policy) {
   return policy == FlashPolicy::kDurable ? "durable" : "scratch";
 }
 
-std::string word_or_dash(const std::string& word) { return word.empty() ? "-" : word; }
-
 std::uint64_t seconds(std::chrono::seconds time) {
   return static_cast<std::uint64_t>(std::max<std::int64_t>(time.count(), 0));
 }

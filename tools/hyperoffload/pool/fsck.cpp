@@ -70,7 +70,7 @@ struct FsckOptions {
   std::string key_file;  ///< empty: the path is plain
 };
 
-int run(Console& console, const FsckOptions& given) {
+int run_fsck(Console& console, const FsckOptions& given) {
   const std::string& path = given.path;
   flash::UringOptions options;
   options.paths = {path};
@@ -96,8 +96,9 @@ int run(Console& console, const FsckOptions& given) {
 
 void add_fsck(Program& program) {
   auto options = std::make_shared<FsckOptions>();
-  CLI::App& command = program.add(program.root(), "fsck", "Check a flash path that no daemon uses",
-                                  [options](Console& console) { return run(console, *options); });
+  CLI::App& command =
+      program.add(program.root(), "fsck", "Check a flash path that no daemon uses",
+                  [options](Console& console) { return run_fsck(console, *options); });
   command.add_option("PATH", options->path, "a file or block device")->required();
   command.add_option("--key-file", options->key_file, "the key of an encrypted path")
       ->type_name("FILE");

@@ -78,7 +78,7 @@ Result<std::uint64_t> find_node(const ItemCommand& command, const PoolView& pool
   return *found;
 }
 
-int run(Console& console, const ItemCommand& command, const Options& options) {
+int run_item_command(Console& console, const ItemCommand& command, const Options& options) {
   std::vector<Item> items;
   for (const std::string& text : options.items) {
     const auto item = parse_item(command, text);
@@ -124,8 +124,9 @@ void add_item_command(Program& program, CLI::App& above, const PoolOptions& defa
   auto options = std::make_shared<Options>();
   static_cast<PoolOptions&>(*options) = defaults;
   CLI::App& added =
-      program.add(above, command.name, command.about,
-                  [options, command](Console& console) { return run(console, command, *options); });
+      program.add(above, command.name, command.about, [options, command](Console& console) {
+        return run_item_command(console, command, *options);
+      });
   const std::string form = item_form(command);
   added
       .add_option(form.substr(form.find(':') + 1), options->items,

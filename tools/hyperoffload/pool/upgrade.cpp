@@ -101,7 +101,7 @@ int show(Console& console, const std::string& name, const Result<Upgraded>& done
   return exit_code;
 }
 
-int run(Console& console, const Options& options) {
+int run_upgrade(Console& console, const Options& options) {
   auto pool = open_pool(options, SteadyClock().now() + options.timeout);
   if (!pool) return complain_about_pool(console, pool.error());
   std::vector<const NodeInfo*> nodes;
@@ -129,8 +129,9 @@ void add_upgrade(Program& program, const PoolOptions& defaults) {
   static_cast<PoolOptions&>(*options) = defaults;
   // A daemon that starts on a busy machine takes seconds.
   options->timeout = std::chrono::seconds(30);
-  CLI::App& added = program.add(program.root(), "upgrade", "Restart daemons under running jobs",
-                                [options](Console& console) { return run(console, *options); });
+  CLI::App& added =
+      program.add(program.root(), "upgrade", "Restart daemons under running jobs",
+                  [options](Console& console) { return run_upgrade(console, *options); });
   added.add_option("NODE", options->nodes, "Number or name, as nodes shows them")->required();
   added.add_flag("--force", options->force, "Also where sessions lose something by it");
   add_pool_options(added, *options);

@@ -14,8 +14,6 @@ namespace ho::importers {
 
 namespace {
 
-constexpr std::uint32_t kNone = UINT32_MAX;
-
 /// A tensor as STG names it, for example "mb0.transformer.3.mha.wqkv@0Dmodel,Dff/tp": path, '@',
 /// one digit of version, the sizes as text.
 struct NamedTensor {

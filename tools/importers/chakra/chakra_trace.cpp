@@ -22,9 +22,9 @@ struct Attribute {
   bool below_zero = false;  ///< negative, not a number, or above 2^63; `number` is then 0
 };
 
-class Decoder {
+class ChakraDecoder {
  public:
-  explicit Decoder(std::string_view bytes) : rest_(bytes) {}
+  explicit ChakraDecoder(std::string_view bytes) : rest_(bytes) {}
 
   Result<ChakraTrace> run() {
     auto metadata = take_frame();
@@ -213,7 +213,7 @@ class Decoder {
 }  // namespace
 
 Result<ChakraTrace> decode_chakra(std::string_view bytes) {
-  auto trace = Decoder(bytes).run();
+  auto trace = ChakraDecoder(bytes).run();
   if (!trace) return trace;
   std::sort(trace->nodes.begin(), trace->nodes.end(),
             [](const ChakraNode& a, const ChakraNode& b) { return a.id < b.id; });

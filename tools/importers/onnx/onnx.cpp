@@ -14,8 +14,6 @@ namespace ho::importers {
 
 namespace {
 
-constexpr std::uint32_t kNone = UINT32_MAX;
-
 /// A tensor of the graph during the walk over its nodes.
 struct Value {
   OnnxTensor known;

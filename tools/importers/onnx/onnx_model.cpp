@@ -9,16 +9,12 @@ namespace ho::importers {
 
 namespace {
 
-/// A tensor with more elements cannot hold sizes.
-constexpr std::size_t kValuesMax = 64;
-constexpr std::size_t kDimensionsMax = 64;
-
 Error corrupt() { return Error(Errc::kCorrupt, "not an ONNX model, or truncated"); }
 
 /// Decodes the 64-bit little-endian numbers of raw_data.
 std::vector<std::int64_t> read_raw(std::string_view raw) {
   std::vector<std::int64_t> out;
-  for (std::size_t at = 0; at + 8 <= raw.size() && out.size() < kValuesMax; at += 8) {
+  for (std::size_t at = 0; at + 8 <= raw.size() && out.size() < kOnnxValuesMax; at += 8) {
     std::uint64_t bits = 0;
     for (std::size_t i = 0; i < 8; ++i) {
       bits |= static_cast<std::uint64_t>(static_cast<unsigned char>(raw[at + i])) << (8 * i);
@@ -28,9 +24,9 @@ std::vector<std::int64_t> read_raw(std::string_view raw) {
   return out;
 }
 
-class Decoder {
+class OnnxDecoder {
  public:
-  explicit Decoder(std::string_view bytes) : bytes_(bytes) {}
+  explicit OnnxDecoder(std::string_view bytes) : bytes_(bytes) {}
 
   Result<OnnxModel> run() {
     WireCursor in(bytes_);
@@ -126,7 +122,7 @@ class Decoder {
         case 5: attribute.tensor = in.bytes(); break;
         case 8: {
           const bool whole = each_number(in, [&attribute](std::uint64_t number) {
-            if (attribute.numbers.size() < kValuesMax) {
+            if (attribute.numbers.size() < kOnnxValuesMax) {
               attribute.numbers.push_back(static_cast<std::int64_t>(number));
             }
           });
@@ -179,7 +175,7 @@ class Decoder {
     WireCursor in(bytes);
     while (in.next()) {
       if (in.field() != 1) continue;
-      if (sizes.size() >= kDimensionsMax) {
+      if (sizes.size() >= kOnnxValuesMax) {
         return Error(Errc::kOutOfRange, "a tensor of more than 64 dimensions");
       }
       OnnxSize& size = sizes.emplace_back();
@@ -201,7 +197,7 @@ class Decoder {
 
 }  // namespace
 
-Result<OnnxModel> decode_onnx(std::string_view bytes) { return Decoder(bytes).run(); }
+Result<OnnxModel> decode_onnx(std::string_view bytes) { return OnnxDecoder(bytes).run(); }
 
 const OnnxAttribute* OnnxNode::find(std::string_view attribute) const {
   const auto at = attributes.find(attribute);
@@ -225,14 +221,14 @@ Result<OnnxTensor> decode_tensor(std::string_view bytes, std::string_view& name)
     switch (in.field()) {
       case 1:
         whole = each_number(in, [&](std::uint64_t size) {
-          too_many = too_many || dims.size() >= kDimensionsMax;
+          too_many = too_many || dims.size() >= kOnnxValuesMax;
           if (!too_many) dims.push_back(size);
         });
         break;
       case 2: out.type = static_cast<std::int64_t>(in.number()); break;
       case 7:
         whole = each_number(in, [&](std::uint64_t value) {
-          if (values.size() < kValuesMax) values.push_back(static_cast<std::int64_t>(value));
+          if (values.size() < kOnnxValuesMax) values.push_back(static_cast<std::int64_t>(value));
         });
         break;
       case 8: name = in.bytes(); break;
@@ -246,7 +242,8 @@ Result<OnnxTensor> decode_tensor(std::string_view bytes, std::string_view& name)
   if (in.broken()) return corrupt();
   if (too_many) return Error(Errc::kOutOfRange, "a tensor of more than 64 dimensions");
   std::uint64_t count = 1;
-  for (const std::uint64_t size : dims) count = size > kValuesMax ? kValuesMax + 1 : count * size;
+  for (const std::uint64_t size : dims)
+    count = size > kOnnxValuesMax ? kOnnxValuesMax + 1 : count * size;
   if (out.type == kOnnxInt64 && count == values.size()) out.values = std::move(values);
   return out;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -10,6 +11,9 @@
 #include "common/base/result.hpp"
 
 namespace ho::importers {
+
+/// Highest rank, and longest list of values that can be sizes or axes.
+inline constexpr std::size_t kOnnxValuesMax = 64;
 
 /// ONNX element types with a name here. Source: TensorProto.DataType of onnx.proto.
 inline constexpr std::int64_t kOnnxFloat = 1;

@@ -7,6 +7,7 @@
 #include <array>
 #include <cmath>
 
+#include "common/base/contains.hpp"
 #include "common/model/check_graph.hpp"
 
 namespace ho::importers {
@@ -15,14 +16,6 @@ namespace {
 
 using Dims = std::vector<std::uint64_t>;
 using Values = std::vector<std::int64_t>;
-
-/// Highest rank, and longest list of values that can be sizes or axes.
-constexpr std::size_t kValuesMax = 64;
-
-template <std::size_t N>
-bool is_one_of(std::string_view op, const std::array<std::string_view, N>& list) {
-  return std::find(list.begin(), list.end(), op) != list.end();
-}
 
 /// Sizes in a hostile file may have any value; later checks refuse tensors above 2^50 bytes.
 std::uint64_t times(std::uint64_t a, std::uint64_t b) {
@@ -58,8 +51,8 @@ class Inference {
     infer(out);
     // Without this limit, ranks and lists could double with every node.
     for (OnnxTensor& each : outputs_) {
-      if (each.dims && each.dims->size() > kValuesMax) each.dims.reset();
-      if (each.values && each.values->size() > kValuesMax) each.values.reset();
+      if (each.dims && each.dims->size() > kOnnxValuesMax) each.dims.reset();
+      if (each.values && each.values->size() > kOnnxValuesMax) each.values.reset();
     }
     return std::move(outputs_);
   }
@@ -86,7 +79,7 @@ class Inference {
                                                                  "GreaterOrEqual"};
     if (is("Constant")) return constant(out);
     if (is("Shape")) return shape(out);
-    if (is_one_of(node_.op, kBroadcast) || is_one_of(node_.op, kCompare)) return broadcast(out);
+    if (contains(kBroadcast, node_.op) || contains(kCompare, node_.op)) return broadcast(out);
     if (is("MatMul") || is("MatMulInteger")) return matmul(out);
     if (is("Gemm")) return gemm(out);
     if (is("Conv")) return pool(out, dims(1) && !dims(1)->empty() ? dims(1)->front() : 0);
@@ -149,7 +142,7 @@ class Inference {
                                                                "HardSigmoid",
                                                                "HardSwish",
                                                                "CumSum"};
-    if (!is_one_of(node_.op, kSame)) {
+    if (!contains(kSame, node_.op)) {
       out.type = 0;
       return;
     }
@@ -337,7 +330,7 @@ class Inference {
     for (const OnnxTensor* const input : inputs_) {
       if (!input->dims || input->dims->size() != all.size()) return;
       all[*axis] += std::min((*input->dims)[*axis], kBytesMax);
-      known = known && input->values && values.size() < kValuesMax;
+      known = known && input->values && values.size() < kOnnxValuesMax;
       if (known) values.insert(values.end(), input->values->begin(), input->values->end());
     }
     out.dims = std::move(all);

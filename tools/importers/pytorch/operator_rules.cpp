@@ -4,16 +4,12 @@
 #include <array>
 #include <string>
 
+#include "common/base/contains.hpp"
 #include "tools/importers/bytes/literal_cursor.hpp"
 
 namespace ho::importers {
 
 namespace {
-
-template <std::size_t N>
-bool is_one_of(std::string_view name, const std::array<std::string_view, N>& list) {
-  return std::find(list.begin(), list.end(), name) != list.end();
-}
 
 /// Calls `each(text)` for each argument of a signature.
 template <typename Each>
@@ -109,9 +105,9 @@ OperatorRules rules_of(std::string_view name) {
       "multinomial", "poisson",   "exponential_", "rrelu"};
   OperatorRules rules;
   rules.allocates = name.starts_with("aten::empty") || name.starts_with("aten::_empty") ||
-                    name.starts_with("aten::new_empty") || is_one_of(name, kResizes);
-  rules.moves_data = !is_one_of(name, kLooks);
-  rules.overwrites = is_one_of(name, kOverwrites);
+                    name.starts_with("aten::new_empty") || contains(kResizes, name);
+  rules.moves_data = !contains(kLooks, name);
+  rules.overwrites = contains(kOverwrites, name);
   rules.reads_inputs = !name.ends_with("_like") && !name.starts_with("aten::new_");
   rules.only_first = name == "aten::to" || name == "aten::type_as";
   rules.random = std::any_of(kRandom.begin(), kRandom.end(), [name](std::string_view part) {
@@ -135,7 +131,7 @@ std::vector<bool> weight_arguments(std::string_view schema) {
   each_argument(schema, [&out](std::string_view argument) {
     argument = argument.substr(0, argument.find('='));
     const auto space = argument.rfind(' ');
-    out.push_back(space != std::string_view::npos && is_one_of(argument.substr(space + 1), kNames));
+    out.push_back(space != std::string_view::npos && contains(kNames, argument.substr(space + 1)));
   });
   return out;
 }
@@ -146,8 +142,8 @@ double flops_of(const TraceNode& node) {
   if (name.ends_with('_')) name.remove_suffix(1);
   static constexpr std::array<std::string_view, 3> kProducts = {"mm", "bmm", "matmul"};
   static constexpr std::array<std::string_view, 4> kSums = {"addmm", "baddbmm", "addbmm", "addmv"};
-  const bool product_of_two = is_one_of(name, kProducts);
-  const bool sum_of_product = is_one_of(name, kSums);
+  const bool product_of_two = contains(kProducts, name);
+  const bool sum_of_product = contains(kSums, name);
   const bool convolution = name.find("conv") != std::string_view::npos;
   const bool attention = name.find("attention") != std::string_view::npos;
   if (!product_of_two && !sum_of_product && !convolution && !attention && name != "linear") {
