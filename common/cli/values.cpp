@@ -5,6 +5,8 @@
 #include <charconv>
 #include <cmath>
 #include <filesystem>
+#include <map>
+#include <set>
 #include <system_error>
 
 #include "common/base/units.hpp"
@@ -29,8 +31,9 @@ CLI::Option* add_parsed(CLI::App& command, const std::string& name, Value& into,
 }
 
 /// A name that is equal for all paths to one file: device and inode, or for a new file those of its
-/// folder and the name in it. Nothing for devices, pipes and folders.
+/// folder and the name in it. Nothing for devices, pipes, folders and an empty path.
 std::optional<std::string> identity(const std::string& path) {
+  if (path.empty()) return std::nullopt;
   struct stat info {};
   if (::stat(path.c_str(), &info) == 0) {
     if (!S_ISREG(info.st_mode)) return std::nullopt;
@@ -157,24 +160,19 @@ CLI::Option* add_seconds(CLI::App& command, Duration& into, const std::string& h
 }
 
 Result<void> check_files(const Files& files) {
-  for (std::size_t o = 0; o < files.outputs.size(); ++o) {
-    const std::string& output = files.outputs[o];
-    if (output.empty()) continue;
-    const auto same = [mine = identity(output)](const std::string& other) {
-      return !other.empty() && mine && identity(other) == mine;
-    };
-    for (const std::string& input : files.inputs) {
-      if (same(input)) {
-        return Error(Errc::kInvalidArgument,
-                     output + " is also read: write the result to another file");
-      }
+  std::set<std::string> inputs;
+  std::map<std::string, std::string> outputs;  // by identity
+  for (const std::string& input : files.inputs) {
+    if (const auto known = identity(input)) inputs.insert(*known);
+  }
+  for (const std::string& output : files.outputs) {
+    const auto known = identity(output);
+    if (!known) continue;
+    if (inputs.count(*known) > 0) {
+      return bad_input(output + " is also read: write the result to another file");
     }
-    for (std::size_t other = 0; other < o; ++other) {
-      if (same(files.outputs[other])) {
-        return Error(Errc::kInvalidArgument,
-                     output + " and " + files.outputs[other] + " are one file: name another");
-      }
-    }
+    const auto [at, fresh] = outputs.emplace(*known, output);
+    if (!fresh) return bad_input(output + " and " + at->second + " are one file: name another");
   }
   return {};
 }
