@@ -35,6 +35,7 @@ Pool::Options pool_options(const DaemonConfig& config, std::vector<NumaShare> sh
   options.numa = std::move(shares);
   options.node = config.node;
   options.node_name = config.node_name;
+  options.rack = config.rack;
   options.capacity_bytes = config.ddr_bytes;
   options.segment_bytes = config.segment_bytes;
   options.lease = config.lease;

@@ -143,14 +143,12 @@ Result<Nearness> nearness_of(ho_nearness which) {
 
 ho_pool_room room_of(ho::client::Pool& pool, Nearness nearness) {
   ho_pool_room sum{};
-  std::set<std::string> machines;
   const auto nodes = pool.nodes_of(nearness);
   for (const auto& room : pool.rooms(nodes)) {
     sum.nodes += 1;
     sum.ddr_bytes += room.free_bytes / room.segment_bytes * room.segment_bytes;
-    machines.insert(pool.await_control(room.node)->hello().boot_id);
   }
-  sum.machines = static_cast<std::uint32_t>(machines.size());
+  sum.failure_domains = static_cast<std::uint32_t>(pool.failure_domains().count(nodes));
   for (const auto& room : pool.flash_rooms(nodes)) sum.flash_bytes += room.free_bytes;
   return sum;
 }

@@ -116,14 +116,18 @@ DriverIndex Pool::driver_of(const NodeSession& node) const {
   return DriverIndex(static_cast<std::uint32_t>(at - driver_names_.begin()));
 }
 
-/// Those that are lost by now count: a machine that is down must not make nodes of the last one
-/// count as apart.
-bool Pool::are_apart(NodeIndex a, NodeIndex b) const {
-  const std::string& machine = nodes()[a.value()].machine;
-  const bool several = std::any_of(nodes().begin(), nodes().end(), [&](const NodeSession& node) {
-    return node.machine != machine;
-  });
-  return a != b && (!several || nodes()[b.value()].machine != machine);
+FailureDomains Pool::failure_domains() const {
+  // A node that is back has a further entry. Its earlier ones say where it was.
+  std::map<NodeId, FailureDomains::Place> latest;
+  std::vector<NodeId> ids;
+  for (const NodeSession& node : nodes()) {
+    ids.push_back(node.control()->hello().node);
+    latest[ids.back()] = {node.rack, node.machine};
+  }
+  std::vector<FailureDomains::Place> places;
+  places.reserve(ids.size());
+  for (const NodeId id : ids) places.push_back(latest.at(id));
+  return FailureDomains(places);
 }
 
 std::vector<NodeIndex> Pool::nodes_of(Nearness nearness) const {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "client/pool/factory.hpp"
+#include "client/pool/failure_domains.hpp"
 #include "client/pool/path_finder.hpp"
 #include "client/pool/pinned_segment.hpp"
 #include "client/pool/resumer.hpp"
@@ -120,9 +121,8 @@ class Pool {
   [[nodiscard]] bool is_drained(NodeIndex node) const { return sessions_->is_drained(node); }
   /// As Sessions::notice().
   [[nodiscard]] Notice notice() const { return sessions_->notice(); }
-  /// Whether two homes of a value may lie on these nodes: on different ones, and on different
-  /// machines if the pool's nodes run on several.
-  [[nodiscard]] bool are_apart(NodeIndex a, NodeIndex b) const;
+  /// The failure domains of all nodes, lost ones too, as they were when their sessions were opened.
+  [[nodiscard]] FailureDomains failure_domains() const;
   /// How many nodes the job has lost.
   [[nodiscard]] std::uint32_t losses() const;
   [[nodiscard]] Duration repair_after() const { return options_.repair_after; }

@@ -70,6 +70,7 @@ Result<void> Sessions::reach(PathFinder& paths, NodeSession& node, Duration time
   if (!path) return path.error().at(node.label);
   node.driver = std::move(path->choice.driver);
   node.machine = client->hello().boot_id;
+  node.rack = client->hello().rack;
   node.session = std::move(path->session);
   node.peer = path->peer;
   node.fault->set_lease_end(path->asked + node.session.lease);

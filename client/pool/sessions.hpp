@@ -40,6 +40,7 @@ struct NodeSession {
   Session session;
   std::string label;       ///< "node 2 (b, unix:/run/x.sock)"
   std::string machine;     ///< on which it runs: its boot id when the session was opened
+  std::string rack;        ///< where its configuration says that it is; may be empty
   std::string driver;      ///< "local", "ucx", "ofi" or "tcp"
   transport::PeerId peer;  ///< of that driver
   std::shared_ptr<NodeFault> fault;

@@ -75,8 +75,11 @@ HeldStorage& Storages::at(StorageNumber number) {
 
 Result<void> Storages::give_home(HeldStorage& storage) {
   if (storage.home.area != nullptr || storage.home.flash) return {};
-  // Where all other nodes are lost, one home has to do.
-  if (device_.copies > 1 && pool_.candidates(Nearness::kAny).size() > 1) {
+  // Where all nodes that are left can be lost together, one home has to do.
+  const auto two_fit = [&] {
+    return pool_.failure_domains().some_apart(pool_.candidates(Nearness::kAny));
+  };
+  if (device_.copies > 1 && two_fit()) {
     const DoubledWish wish{storage.bytes, {storage.nearness, storage.nearness}};
     const auto homes = allocate_doubled({&wish, 1});
     if (homes) {
@@ -84,7 +87,7 @@ Result<void> Storages::give_home(HeldStorage& storage) {
       storage.home = home_of(homes->front());
       return {};
     }
-    if (pool_.candidates(Nearness::kAny).size() > 1) return homes.error();
+    if (two_fit()) return homes.error();
   }
   auto range = heap(storage.nearness).allocate(storage.bytes);
   if (!range) return range.error();

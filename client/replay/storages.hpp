@@ -108,8 +108,9 @@ class Storages {
   [[nodiscard]] HomeHeap& heap(Nearness nearness) {
     return nearness == Nearness::kFar ? far_ : near_;
   }
-  /// Two homes for each wish, on the nodes with the fewest bytes of such homes so far. All or none.
-  /// @return kExhausted: there is one node only, or one has too little room; the pool's failure.
+  /// Two homes for each wish, on the nodes with the fewest bytes of such homes so far that cannot
+  /// be lost together. All or none.
+  /// @return kExhausted: there are no such two, or they have too little room; the pool's failure.
   [[nodiscard]] Result<std::vector<DoubledHome>> allocate_doubled(
       std::span<const DoubledWish> wishes);
   [[nodiscard]] StorageHome home_of(const DoubledHome& doubled) const;

@@ -15,19 +15,19 @@ HomeHeap& Storages::heap_on(NodeIndex node) {
   return *heap;
 }
 
-/// Two nodes for each wish, on different machines if the pool has several. @param full  nodes that
-/// have no room.
+/// Two nodes for each wish that cannot be lost together. @param full  nodes that have no room.
 /// @param wanted  gets the bytes that they ask of each node, as many as it has elements.
 Result<std::vector<DoubledHome>> Storages::choose_nodes(std::span<const DoubledWish> wishes,
                                                         const std::vector<NodeIndex>& full,
                                                         std::vector<std::uint64_t>& wanted) const {
+  const FailureDomains domains = pool_.failure_domains();
   // A drained node has room at most in what it gave before, and is wanted empty.
   const auto fit = [&](Nearness nearness, std::optional<NodeIndex> other, bool drained) {
     auto nodes = pool_.candidates(nearness);
     std::erase_if(nodes, [&](NodeIndex node) {
-      const bool too_near = other && !pool_.are_apart(node, *other);
       const bool too_new = node.value() >= wanted.size();
-      return too_near || too_new || std::find(full.begin(), full.end(), node) != full.end() ||
+      return too_new || (other && !domains.are_apart(node, *other)) ||
+             std::find(full.begin(), full.end(), node) != full.end() ||
              (!drained && pool_.is_drained(node));
     });
     return nodes;
@@ -48,9 +48,9 @@ Result<std::vector<DoubledHome>> Storages::choose_nodes(std::span<const DoubledW
     for (std::size_t h = 0; h < home.nodes.size(); ++h) {
       const auto node = take(wish.nearness[h], other);
       if (!node) {
-        return Error(Errc::kExhausted,
-                     "two homes of a value need two nodes, on different machines if the pool has "
-                     "several; it has fewer in reach");
+        return Error(Errc::kExhausted, std::string("two homes of a value need two different ") +
+                                           domains.kind() +
+                                           " with room; the pool has fewer in reach");
       }
       wanted[node->value()] += align_up(wish.bytes, HomeHeap::kAlign);
       home.nodes[h] = *node;
@@ -172,8 +172,9 @@ std::optional<Storages::Leaving> Storages::leaving(const DoubledHome& doubled) c
   out.home = (out.lost ? lost(0) : drained(0)) ? 0 : 1;
   const NodeIndex stays = doubled.nodes[1 - out.home];
   out.nodes = pool_.nodes_of(Nearness::kAny);
+  const FailureDomains domains = pool_.failure_domains();
   std::erase_if(out.nodes, [&](NodeIndex node) {
-    return !pool_.are_apart(node, stays) || pool_.is_drained(node);
+    return !domains.are_apart(node, stays) || pool_.is_drained(node);
   });
   if (out.nodes.empty()) return std::nullopt;
   std::stable_sort(out.nodes.begin(), out.nodes.end(),

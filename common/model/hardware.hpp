@@ -51,7 +51,7 @@ struct Hardware {
   std::optional<TierSpec> flash;         ///< flash <-> local DDR
   std::optional<Link> device_port_read;  ///< limits the sum of local and remote DDR
   std::optional<Link> device_port_write;
-  std::uint32_t failure_domains = 0;  ///< nodes that can be lost one without the other; 0: unknown
+  std::uint32_t failure_domains = 0;  ///< racks, or machines, that fail independently; 0: unknown
   /// What ranks share. Everything above is one rank's own.
   std::vector<SharedLink> links;
   std::vector<RankPath> paths;  ///< per rank, or one for all of them

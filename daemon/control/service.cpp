@@ -176,6 +176,7 @@ bool Service::hello(const Request& request, const PeerInfo& peer, const Reply& a
   body->set_node_id(pool_.options().node.value());
   body->set_node_name(pool_.options().node_name);
   body->set_boot_id(facts_.boot_id);
+  body->set_rack(pool_.options().rack);
   body->set_daemon_instance(facts_.instance);
   body->set_segment_bytes(pool_.options().segment_bytes);
   body->set_incarnation(facts_.incarnation);

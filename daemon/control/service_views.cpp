@@ -82,6 +82,7 @@ NodeStatus Service::node_status(const PeerInfo* viewer) const {
   NodeStatus out;
   out.node = pool_.options().node;
   out.node_name = pool_.options().node_name;
+  out.rack = pool_.options().rack;
   out.version = HO_VERSION;
   out.uptime_ms = to_ms(clock_.now() - started_);
   out.ddr_capacity_bytes = pool_.options().capacity_bytes;

@@ -5,6 +5,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cerrno>
@@ -26,6 +27,7 @@ namespace pb = hyperoffload::v1;
 using google::protobuf::TextFormat;
 
 constexpr int kFlashPathsMax = 64;
+constexpr std::size_t kRackBytesMax = 63;
 constexpr std::size_t kConfigBytesMax = kMiB;
 
 std::string sized(std::uint64_t bytes) {
@@ -84,6 +86,12 @@ class Checker {
       config_.node_name = name.data();
     }
     if (config_.node_name.size() > 255) complain("node_name", "longer than 255 bytes");
+    config_.rack = from_.rack();
+    const bool plain = std::all_of(config_.rack.begin(), config_.rack.end(),
+                                   [](unsigned char c) { return c > ' ' && c < 0x7f; });
+    if (config_.rack.size() > kRackBytesMax || !plain) {
+      complain("rack", "must be at most 63 printable ASCII characters without spaces");
+    }
   }
 
   void memory() {

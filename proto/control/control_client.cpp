@@ -54,6 +54,7 @@ Result<HelloReply> to_hello(const pb::Response& response) {
   out.node = NodeId(static_cast<std::uint16_t>(from.node_id()));
   out.node_name = from.node_name();
   out.boot_id = from.boot_id();
+  out.rack = from.rack();
   out.daemon_instance = from.daemon_instance();
   out.segment_bytes = from.segment_bytes();
   out.incarnation = from.incarnation();

@@ -45,6 +45,7 @@ struct HelloReply {
   NodeId node;
   std::string node_name;
   std::string boot_id;                ///< equal on both sides: both run on the same kernel
+  std::string rack;                   ///< nodes of one rack can be lost together; empty: not known
   std::uint64_t daemon_instance = 0;  ///< a new random number at each start
   std::uint64_t segment_bytes = 0;
   std::vector<DriverOffer> drivers;  ///< those that this connection may use
@@ -187,6 +188,7 @@ struct TrafficStatus {
 struct NodeStatus {
   NodeId node;
   std::string node_name;
+  std::string rack;  ///< empty: the configuration names none
   std::string version;
   std::uint64_t uptime_ms = 0;
   std::uint64_t ddr_capacity_bytes = 0;

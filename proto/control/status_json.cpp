@@ -89,6 +89,7 @@ void add_membership_json(const MembershipStatus& membership, JsonWriter& json) {
 
 void add_status_json(const NodeStatus& status, JsonWriter& json) {
   json.field("version", status.version)
+      .field("rack", status.rack)
       .field("uptime_ms", status.uptime_ms)
       .field("draining", status.draining)
       .field("drained", status.drained)

@@ -72,6 +72,7 @@ inline void put_parts(const NodeStatus& from, hyperoffload::v1::StatusResponse* 
 inline void put_status(const NodeStatus& from, hyperoffload::v1::StatusResponse* to) {
   to->set_node_id(from.node.value());
   to->set_node_name(from.node_name);
+  to->set_rack(from.rack);
   to->set_version(from.version);
   to->set_uptime_ms(from.uptime_ms);
   to->set_ddr_capacity_bytes(from.ddr_capacity_bytes);
@@ -128,6 +129,7 @@ inline void take_parts(const hyperoffload::v1::StatusResponse& from, NodeStatus&
   NodeStatus out;
   out.node = NodeId(static_cast<std::uint16_t>(from.node_id()));
   out.node_name = from.node_name();
+  out.rack = from.rack();
   out.version = from.version();
   out.uptime_ms = from.uptime_ms();
   out.ddr_capacity_bytes = from.ddr_capacity_bytes();

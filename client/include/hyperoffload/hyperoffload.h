@@ -201,10 +201,10 @@ typedef enum ho_nearness {
 /* What nodes can give to jobs now, all together. Lost nodes and those being drained give nothing.
  */
 typedef struct ho_pool_room {
-  size_t struct_bytes; /* sizeof(ho_pool_room), set by the caller: lets the struct grow */
-  uint32_t nodes;      /* that are not lost */
-  uint32_t machines;   /* that these nodes run on: at most so many copies can be kept apart */
-  uint64_t ddr_bytes;  /* in whole segments */
+  size_t struct_bytes;      /* sizeof(ho_pool_room), set by the caller: lets the struct grow */
+  uint32_t nodes;           /* that are not lost */
+  uint32_t failure_domains; /* racks, or machines, that fail independently */
+  uint64_t ddr_bytes;       /* in whole segments */
   uint64_t flash_bytes;
 } ho_pool_room;
 /* Asks the nodes. HO_INVALID_ARGUMENT: a null argument, an unknown kind, or struct_bytes not set.

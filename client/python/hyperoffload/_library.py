@@ -60,7 +60,7 @@ NEAR, FAR = 1, 2
 class Room(ctypes.Structure):
     """ho_pool_room."""
     _fields_ = [("struct_bytes", ctypes.c_size_t), ("nodes", ctypes.c_uint32),
-                ("machines", ctypes.c_uint32), ("ddr_bytes", ctypes.c_uint64),
+                ("failure_domains", ctypes.c_uint32), ("ddr_bytes", ctypes.c_uint64),
                 ("flash_bytes", ctypes.c_uint64)]
 
 

@@ -123,7 +123,7 @@ TEST_CASE("client: a pool's room is that of the nodes of a kind, and memory come
     const PoolHandle pool = connect_pool(nodes.address(0), transport);
     const ho_pool_room before = room_of(pool.get(), kind);
     CHECK(before.nodes == 2);
-    CHECK(before.machines == 1);
+    CHECK(before.failure_domains == 1);
     CHECK(before.ddr_bytes == 64 << 20);
     CHECK(before.flash_bytes == 0);
     CHECK(room_of(pool.get(), other).nodes == 0);

@@ -152,6 +152,24 @@ TEST_CASE("hosted copies: what was evicted outlives either node, and later evict
   }
 }
 
+TEST_CASE("hosted copies: values outlive a rack, and later ones have one home in the other rack") {
+  for (const bool larger : {false, true}) {
+    INFO((larger ? "the rack of two nodes is lost" : "the rack of one node is lost"));
+    TwoNodes nodes({.nodes = 3, .racks = "aab"});
+    Job job(nodes.address(larger ? 2 : 0));
+    std::vector<ho_storage> storages;
+    for (int i = 0; i < 6; ++i) job.evict_one(storages);
+    CHECK(job.runtime.counters().doubled_storages == storages.size());
+    if (larger) kill(nodes, 0);
+    kill(nodes, larger ? 1 : 2);
+    for (int i = 0; i < 3; ++i) job.evict_one(storages);
+    for (std::size_t i = 0; i < storages.size(); ++i) {
+      CHECK(job.has(storages[i], static_cast<std::byte>(i + 1)));
+    }
+    CHECK(job.runtime.counters().halved_storages == 6);
+  }
+}
+
 TEST_CASE("hosted copies: what cannot be done is refused with words") {
   TwoNodes nodes;
   kill(nodes, 1);

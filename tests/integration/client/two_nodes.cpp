@@ -29,6 +29,7 @@ std::string TwoNodes::config(int node) const {
          (spec_.flash_bytes > 0 && node >= spec_.flash_from
               ? "flash { path: \"" + flash_path(node) + "\" }\n"
               : "") +
+         (*spec_.racks != 0 ? std::string("rack: \"") + spec_.racks[node] + "\"\n" : "") +
          (spec_.blocks_bytes > 0
               ? "blocks { ddr_bytes: " + std::to_string(spec_.blocks_bytes) +
                     " flash_bytes: " + std::to_string(spec_.blocks_flash_bytes) + " }\n"

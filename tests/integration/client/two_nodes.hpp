@@ -22,6 +22,7 @@ struct PoolSpec {
   std::uint64_t blocks_bytes = 0;        ///< what a node's KV block store may take; 0: none
   std::uint64_t blocks_flash_bytes = 0;  ///< of its flash; 0: none
   int nodes = 2;                         ///< more than two for what two cannot show
+  const char* racks = "";                ///< a letter a node; empty: none is configured
 };
 
 /// A pool of real daemons, two unless the test asks for more, on this machine, reached by Unix

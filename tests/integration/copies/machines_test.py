@@ -1,5 +1,5 @@
-"""Two homes of a value lie on different machines where a pool has several: two daemons of one machine, which are lost
-together, cost a job nothing. A job reports the values that have one home to its daemons.
+"""Two homes of a value lie in different racks, or on different machines, where a pool has several: two daemons of one rack
+or machine, which are lost together, cost a job nothing. A job reports the values that have one home to its daemons.
 
 Usage: machines_test.py DAEMON EXAMPLE_JOB CLI. Skipped where the kernel does not allow to mount."""
 import json
@@ -14,9 +14,6 @@ import needs
 
 daemon, gpt, cli = sys.argv[1:4]
 STEPS = 60
-with tempfile.NamedTemporaryFile("w") as boot:
-    if subprocess.run([*ELSEWHERE, boot.name, "true"], check=False, capture_output=True).returncode != 0:
-        needs.skip("no right to mount")
 
 
 def missing(pool, node):
@@ -27,8 +24,11 @@ def missing(pool, node):
     return max(counts, default=0)
 
 
-def survives_a_machine():
-    with tempfile.TemporaryDirectory() as folder, Pool(folder, daemon, machines="112") as pool:
+def survives(**where):
+    with tempfile.TemporaryDirectory() as folder, Pool(folder, daemon, **where) as pool:
+        status = subprocess.run([cli, "status", "--pool", pool.address(0), "-o", "json"], capture_output=True, timeout=60)
+        racks = [node["rack"] or "-" for node in json.loads(status.stdout)["nodes"]]
+        assert "".join(racks) == where.get("racks", "---"), racks
         expected = train(pool, gpt, "tcp", STEPS).result()
         job = train(pool, gpt, "tcp", STEPS)
         assert job.wait_for(f"step {STEPS // 4}:")
@@ -52,6 +52,10 @@ def counts_what_is_missing():
         assert missing(pool, 1) == missing(pool, 0) > 10, (missing(pool, 0), missing(pool, 1))
 
 
-survives_a_machine()
+survives(racks="aab")
+with tempfile.NamedTemporaryFile("w") as elsewhere:
+    if subprocess.run([*ELSEWHERE, elsewhere.name, "true"], check=False, capture_output=True).returncode != 0:
+        needs.skip("no right to mount")
+survives(machines="112")
 counts_what_is_missing()
 print(json.dumps({"ok": True}))

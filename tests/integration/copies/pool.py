@@ -69,9 +69,9 @@ def in_namespace():
 
 class Pool:
     """The daemons. `far`: the last one is there, and reached over the link alone. `machines`: on which each one runs; 0 is
-    this one."""
+    this one. `racks`: where each one is; - is nowhere."""
 
-    def __init__(self, folder, daemon, far=None, machines="0" * NODES):
+    def __init__(self, folder, daemon, far=None, machines="0" * NODES, racks="-" * NODES):
         self.folder, self.far = pathlib.Path(folder), far
         self.commands, self.daemons = [], []
         for node in range(NODES):
@@ -81,6 +81,7 @@ class Pool:
             config = self.folder / f"n{node}.textproto"
             config.write_text(f"""
 node_id: {node} node_name: "n{node}" ddr_bytes: 67108864 segment_bytes: 2097152 lease_ms: 600000 drain_ms: 500
+{f'rack: "{racks[node]}"' if racks[node] != "-" else ""}
 unix_socket: "{self.folder}/n{node}.sock" tcp {{ address: "{FAR if there else "127.0.0.1"}" }}
 {f'insecure: true tcp_listen: "{FAR}:7700"' if there else ""}
 {peers}""")

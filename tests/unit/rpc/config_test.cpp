@@ -7,7 +7,7 @@ namespace ho {
 namespace {
 
 constexpr const char* kGood =
-    "node_id: 7\nnode_name: \"seven\"\nddr_bytes: 67108864\nsegment_bytes: 2097152\n"
+    "node_id: 7\nnode_name: \"seven\" rack: \"a7\"\nddr_bytes: 67108864\nsegment_bytes: 2097152\n"
     "unix_socket: \"/tmp/x.sock\"\ntcp_listen: \"[::1]:7700\"\nlease_ms: 1000\n"
     "tls { certificate: \"/c\" key: \"/k\" authority: \"/a\" } "
     "tcp { address: \"127.0.0.2\" }\n"
@@ -28,6 +28,7 @@ TEST_CASE("config: every field of a good configuration is read") {
   REQUIRE(parsed.ok());
   CHECK(parsed->node.value() == 7);
   CHECK(parsed->node_name == "seven");
+  CHECK(parsed->rack == "a7");
   CHECK(parsed->ddr_bytes == 64 * kMiB);
   CHECK(parsed->segment_bytes == 2 * kMiB);
   CHECK(parsed->unix_socket == "/tmp/x.sock");
@@ -91,6 +92,18 @@ TEST_CASE("config: a field that occurs twice is refused, also with the value 0")
     REQUIRE_FALSE(parsed.ok());
     CHECK(parsed.error().context().find("f:3: ") == 0);
     CHECK(parsed.error().context().find("specified multiple times") != std::string::npos);
+  }
+}
+
+TEST_CASE("config: a rack is a short name without spaces") {
+  const std::string start = "ddr_bytes: 268435456\nrack: \"";
+  CHECK(parse_daemon_config(start + std::string(63, 'r') + "\"", "f").ok());
+  for (const std::string& rack :
+       {std::string(64, 'r'), std::string("a 7"), std::string("a\\n"), std::string("\\303\\244")}) {
+    INFO(rack);
+    const auto parsed = parse_daemon_config(start + rack + "\"", "f");
+    REQUIRE_FALSE(parsed.ok());
+    CHECK(parsed.error().context().find("f:2: rack") == 0);
   }
 }
 

@@ -41,7 +41,7 @@ Result<Hardware> measured_hardware(const PoolOptions& pool, const MeasureOptions
   wanted.flash = true;
   wanted.time = options.time;
   auto hardware = bench::measure_profile(job.get(), wanted);
-  if (hardware) hardware->failure_domains = room.machines;
+  if (hardware) hardware->failure_domains = room.failure_domains;
   return hardware;
 }
 
