@@ -11,6 +11,7 @@ namespace ho::client {
 namespace {
 
 constexpr auto kAwaitPause = std::chrono::milliseconds(5);
+constexpr auto kCloseNoticed = std::chrono::milliseconds(200);
 
 }  // namespace
 
@@ -52,6 +53,15 @@ std::shared_ptr<ControlClient> Sessions::await_control(const NodeSession& node) 
     control = node.control();
   }
   return control;
+}
+
+std::shared_ptr<ControlClient> Sessions::control_after(
+    const NodeSession& node, const std::shared_ptr<ControlClient>& failed) const {
+  // A request can fail before its connection counts as closed.
+  const TimePoint end = clock_.now() + kCloseNoticed;
+  while (!failed->closed() && clock_.now() < end) std::this_thread::sleep_for(kAwaitPause);
+  if (!failed->closed() || !node.fault->resumable()) return nullptr;
+  return await_control(node);
 }
 
 transport::FenceRequest Sessions::fence_of(NodeIndex node, ControlClient& control) const {

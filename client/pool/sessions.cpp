@@ -237,8 +237,9 @@ std::vector<Result<NodeStatus>> Sessions::status_of(const std::vector<NodeIndex>
     if (now >= end && node.fault->silent()) continue;
     const Duration share = (end - now) / static_cast<std::int64_t>(order.size() - i);
     auto& answer = answers[order[i]];
-    const auto control = await_control(node);
-    answer = control->status(clock_.now() + std::max<Duration>(share, kStatusTimeoutMin));
+    answer = ask(node, [&](ControlClient& control) {
+      return control.status(clock_.now() + std::max<Duration>(share, kStatusTimeoutMin));
+    });
     if (answer) {
       node.fault->mark_answering();
     } else if (answer.error().code() == Errc::kDeadline) {
@@ -314,12 +315,10 @@ Result<HeldArena> Sessions::take(const std::vector<Stripe>& stripes,
     // Another machine's nodes have other numbers, and what is near there is its network device.
     if (node.driver == "local") spec.near = arena.numa;
     const Duration timeout = kControlTimeout + milliseconds(spec.bytes / kGrantBytesPerMs);
-    auto answer = await_control(node)->grant(node.session, spec, clock_.now() + timeout);
-    for (int i = 0; i < kRestartRetries && !answer; ++i) {
-      // Its daemon ended meanwhile: what it may have granted ends with the session.
-      if (answer.error().code() != Errc::kUnavailable || !node.fault->resumable()) break;
-      answer = await_control(node)->grant(node.session, spec, clock_.now() + timeout);
-    }
+    // What a daemon may have granted before it ended is freed with the session.
+    auto answer = ask(node, [&](ControlClient& control) {
+      return control.grant(node.session, spec, clock_.now() + timeout);
+    });
     if (!answer) return undo(answer.error().at(node.label));
     first[room.node.value()] = held.segments.size();
     std::uint64_t granted = 0;
@@ -356,8 +355,9 @@ void Sessions::release(const std::vector<HeldSegment>& segments) {
     if (ids.empty() || nodes_[i].fault->reason() != FaultReason::kNone) continue;
     // A daemon that is stopped reads it when it goes on; nobody waits for it a second time.
     const Duration timeout = nodes_[i].fault->silent() ? kSilentTimeout : kControlTimeout;
-    const auto done =
-        await_control(nodes_[i])->release(nodes_[i].session, ids, clock_.now() + timeout);
+    const auto done = ask(nodes_[i], [&](ControlClient& control) {
+      return control.release(nodes_[i].session, ids, clock_.now() + timeout);
+    });
     if (!done) {
       if (done.error().code() == Errc::kDeadline) nodes_[i].fault->mark_silent();
       log(LogLevel::kWarning, "segments not released yet; the session's end will free them",

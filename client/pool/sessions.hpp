@@ -155,6 +155,20 @@ class Sessions {
   /// The node's control connection. Where its daemon is restarted, waits for the next one's, as
   /// long as a client looks for it.
   [[nodiscard]] std::shared_ptr<ControlClient> await_control(const NodeSession& node) const;
+  /// Asks a node's daemon, and the next one if it ends before it answers, a few times at most. So
+  /// the request may be done twice. @param request  takes a ControlClient&
+  template <typename Request>
+  [[nodiscard]] auto ask(const NodeSession& node, const Request& request) const {
+    auto control = await_control(node);
+    auto answer = request(*control);
+    for (int i = 0; i < kRestartRetries && !answer; ++i) {
+      if (answer.error().code() != Errc::kUnavailable) break;
+      control = control_after(node, control);
+      if (control == nullptr) break;
+      answer = request(*control);
+    }
+    return answer;
+  }
   /// Any thread.
   [[nodiscard]] Notice notice() const;
   /// Whether the node is there, and its daemon has told that it is drained. Any thread.
@@ -163,6 +177,10 @@ class Sessions {
   [[nodiscard]] transport::FenceRequest fence_of(NodeIndex node, ControlClient& control) const;
 
  private:
+  /// The connection to the next daemon after a request ended as unavailable. nullptr: that was the
+  /// daemon's answer, or there is no next one.
+  [[nodiscard]] std::shared_ptr<ControlClient> control_after(
+      const NodeSession& node, const std::shared_ptr<ControlClient>& failed) const;
   Sessions(SessionOptions options, std::shared_ptr<Doorbell> door, std::shared_ptr<Bell> losses)
       : options_(std::move(options)), door_(std::move(door)), losses_(std::move(losses)) {}
   [[nodiscard]] ControlClient::Options control_options(

@@ -201,6 +201,10 @@ void Service::handle(const Request& request, const PeerInfo& peer, const Reply& 
   const Reply reply = audited(request, peer, answer);
   activity_.requests[kind_of(request.body_case())] += 1;
   if (auto may = check_role(request, peer); !may) return refuse(request, may.error(), reply);
+  // What this daemon could only refuse by now is for the next one: jobs ask it when this connection
+  // ends.
+  const bool gives = request.has_status() || request.has_grant();
+  if (upgrading_ && gives) return;
   switch (request.body_case()) {
     case pb::Request::kHello:
       return refuse(request, Error(Errc::kConflict, "hello comes once"), reply);

@@ -263,6 +263,7 @@ class Service {
   std::map<SessionId, JobProgress> progress_;  ///< as jobs report it; ends with the session
   CheckUpgrade check_upgrade_;
   BeginUpgrade begin_upgrade_;
+  bool upgrading_ = false;  ///< ends within a moment
   TakenOver taken_;
 };
 

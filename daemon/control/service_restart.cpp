@@ -150,6 +150,7 @@ void Service::upgrade(const Request& request, const PeerInfo& peer, const Reply&
   response.mutable_upgrade()->set_sessions(static_cast<std::uint32_t>(kept.sessions.size()));
   response.mutable_upgrade()->set_segments(static_cast<std::uint32_t>(kept.segments.size()));
   static_cast<void>(reply(response, {}));
+  upgrading_ = true;
   begin_upgrade_();
 }
 
