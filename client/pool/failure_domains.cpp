@@ -29,10 +29,10 @@ std::vector<std::uint32_t> numbered(std::span<const Place> nodes, std::string Pl
 FailureDomains::FailureDomains(std::span<const Place> nodes)
     : domain_(numbered(nodes, &Place::rack)) {
   if (!domain_.empty()) return;
-  kind_ = "machines";
+  kind_ = Kind::kMachines;
   domain_ = numbered(nodes, &Place::machine);
   if (!domain_.empty()) return;
-  kind_ = "nodes";
+  kind_ = Kind::kNodes;
   domain_.resize(nodes.size());
   std::iota(domain_.begin(), domain_.end(), 0U);
 }
@@ -43,10 +43,19 @@ bool FailureDomains::some_apart(std::span<const NodeIndex> nodes) const {
 }
 
 std::size_t FailureDomains::count(std::span<const NodeIndex> nodes) const {
-  if (std::string_view(kind_) == "nodes") return nodes.empty() ? 0 : 1;  // one machine
+  if (kind_ == Kind::kNodes) return nodes.empty() ? 0 : 1;
   std::set<std::uint32_t> domains;
   for (const NodeIndex node : nodes) domains.insert(domain_.at(node.value()));
   return domains.size();
+}
+
+const char* FailureDomains::kind() const {
+  switch (kind_) {
+    case Kind::kRacks: return "racks";
+    case Kind::kMachines: return "machines";
+    case Kind::kNodes: break;
+  }
+  return "nodes";
 }
 
 }  // namespace ho::client

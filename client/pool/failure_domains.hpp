@@ -28,14 +28,17 @@ class FailureDomains {
   }
   /// Whether two homes of a value may lie on two of these nodes.
   [[nodiscard]] bool some_apart(std::span<const NodeIndex> nodes) const;
-  /// In how many racks, or on how many machines, these nodes are.
+  /// In how many racks, or on how many machines, these nodes are. Nodes of one machine count as
+  /// one.
   [[nodiscard]] std::size_t count(std::span<const NodeIndex> nodes) const;
   /// "racks", "machines" or "nodes".
-  [[nodiscard]] const char* kind() const { return kind_; }
+  [[nodiscard]] const char* kind() const;
 
  private:
+  enum class Kind : std::uint8_t { kRacks, kMachines, kNodes };
+
   std::vector<std::uint32_t> domain_;  ///< by node
-  const char* kind_ = "racks";
+  Kind kind_ = Kind::kRacks;
 };
 
 }  // namespace ho::client

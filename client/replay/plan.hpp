@@ -259,14 +259,15 @@ class Plan {
   std::unique_ptr<Replay> replay_;
   HostedMemory* hosted_ = nullptr;
 
+  static constexpr std::uint32_t kNoIndex = UINT32_MAX;
+
   std::uint64_t predicted_step_ns_ = 0;
   std::uint32_t position_count_ = 0;
   std::vector<std::uint32_t> op_ids_;
-  std::vector<std::uint32_t> operand_first_;  ///< per position, into operands_; count + 1
-  std::vector<OperandSlot> operands_;         ///< per position by storage id
-  std::vector<std::uint64_t> used_through_;   ///< highest operand end up to each position
-  std::vector<StorageSlot> storages_;         ///< by id
-  static constexpr std::uint32_t kNoIndex = UINT32_MAX;
+  std::vector<std::uint32_t> operand_first_;    ///< per position, into operands_; count + 1
+  std::vector<OperandSlot> operands_;           ///< per position by storage id
+  std::vector<std::uint64_t> used_through_;     ///< highest operand end up to each position
+  std::vector<StorageSlot> storages_;           ///< by id
   std::vector<std::uint32_t> index_of_number_;  ///< by StorageNumber; kNoIndex: not this plan's
   std::vector<std::uint64_t> bytes_;            ///< by StorageIndex
   std::vector<std::optional<StorageNumber>> numbers_;  ///< by StorageIndex

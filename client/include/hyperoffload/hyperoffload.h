@@ -203,7 +203,7 @@ typedef enum ho_nearness {
 typedef struct ho_pool_room {
   size_t struct_bytes;      /* sizeof(ho_pool_room), set by the caller: lets the struct grow */
   uint32_t nodes;           /* that are not lost */
-  uint32_t failure_domains; /* racks, or machines, that fail independently */
+  uint32_t failure_domains; /* racks, or machines, that these nodes are in */
   uint64_t ddr_bytes;       /* in whole segments */
   uint64_t flash_bytes;
 } ho_pool_room;

@@ -5,8 +5,6 @@
 #include "common/base/check.hpp"
 
 namespace ho::transport {
-namespace {}  // namespace
-
 void UcxTransport::post_some(Peer& peer) {
   HO_CHECK(peer.state == PeerState::kOpen);
   post_again(peer);

@@ -1,10 +1,8 @@
 #include "client/pool/failure_domains.hpp"
 
 #include <catch2/catch.hpp>
-#include <map>
-#include <set>
+#include <cstddef>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace ho::client {

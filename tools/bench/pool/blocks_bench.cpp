@@ -14,6 +14,7 @@
 #include "common/base/check.hpp"
 #include "common/base/units.hpp"
 #include "tools/bench/pool/pool_bench.hpp"
+#include "tools/bench/pool/profile.hpp"
 
 namespace ho::bench {
 namespace {

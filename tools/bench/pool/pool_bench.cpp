@@ -10,13 +10,9 @@
 
 #include "common/base/check.hpp"
 #include "common/base/units.hpp"
+#include "tools/bench/pool/profile.hpp"
 
 namespace ho::bench {
-
-Error pool_error(ho_status status, const std::string& what) {
-  return {static_cast<Errc>(status), what + ": " + ho_last_error()};
-}
-
 namespace {
 
 /// Page-aligned and faulted in, as fast copies need it.

@@ -3,7 +3,6 @@
 #include <hyperoffload/hyperoffload.h>
 
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "common/base/result.hpp"
@@ -18,9 +17,6 @@ namespace ho::bench {
 /// @param limits  limits[0] is the limit. If empty, the best same-size copy on this thread is.
 [[nodiscard]] Result<TransportBenchResult> bench_pool(ho_pool* pool, const LoopShape& shape,
                                                       std::vector<Limit> limits, Duration time);
-
-/// A failed call of the library, with its words.
-[[nodiscard]] Error pool_error(ho_status status, const std::string& what);
 
 /// Plain transfers of a running pool, with a host area of the shape's size.
 [[nodiscard]] Result<std::unique_ptr<Loop>> make_pool_loop(ho_pool* pool, const LoopShape& shape);

@@ -3,18 +3,18 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "common/base/units.hpp"
 
 namespace ho::bench {
-namespace {
 
 Error pool_error(ho_status status, std::string_view what) {
   return Error(static_cast<Errc>(status), std::string(what) + ": " + ho_last_error());
 }
+
+namespace {
 
 constexpr std::uint64_t kLargeBytes = 4 * kMiB;
 constexpr std::uint64_t kSmallBytes = 4 * kKiB;

@@ -5,12 +5,16 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "common/base/clock.hpp"
 #include "common/base/result.hpp"
 #include "common/model/hardware.hpp"
 
 namespace ho::bench {
+
+/// A failed call of the library on this thread, with its words.
+[[nodiscard]] Error pool_error(ho_status status, std::string_view what);
 
 struct ProfileOptions {
   std::string name = "measured";

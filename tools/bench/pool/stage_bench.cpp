@@ -10,7 +10,7 @@
 #include "common/base/check.hpp"
 #include "common/base/clock.hpp"
 #include "common/base/prng.hpp"
-#include "tools/bench/pool/pool_bench.hpp"
+#include "tools/bench/pool/profile.hpp"
 #include "tools/bench/turns.hpp"
 
 namespace ho::bench {
