@@ -66,7 +66,7 @@ class Pool {
   struct Options {
     NodeId node;
     std::string node_name;
-    std::string rack = {};  ///< nodes of one rack can be lost together; empty: not known
+    std::string rack = {};             ///< nodes of one rack can be lost together; empty: not known
     std::uint64_t capacity_bytes = 0;  ///< a multiple of segment_bytes
     std::uint64_t segment_bytes = 0;
     Duration lease{};

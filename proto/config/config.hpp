@@ -106,7 +106,7 @@ struct DaemonConfig {
   NodeId node;
   bool node_given = true;  ///< false: etcd gives `node`
   std::string node_name;
-  std::string rack;  ///< nodes of one rack can be lost together; empty: not known
+  std::string rack;             ///< nodes of one rack can be lost together; empty: not known
   std::uint64_t ddr_bytes = 0;  ///< a multiple of segment_bytes
   bool ddr_reserve = false;     ///< all of it is taken at the start
   std::uint64_t segment_bytes = 256 * kMiB;
