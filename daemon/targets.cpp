@@ -50,7 +50,7 @@ MadeTarget make_ofi(const std::vector<OfiSettings>& rails) {
 MadeTarget make_tcp(const std::vector<TcpSettings>& rails, transport::TcpTargetOptions options) {
   options.rails.clear();
   for (const TcpSettings& settings : rails) {
-    transport::TcpRail rail{settings.address.text, settings.port};
+    transport::TcpRail rail{settings.address.text, settings.port, settings.link_bytes_per_s};
     if (!settings.interface.text.empty()) {
       auto address = net::interface_address(settings.interface.text);
       if (!address) return address.error();

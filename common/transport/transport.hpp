@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <functional>
 #include <future>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "common/base/clock.hpp"
+#include "common/base/counters.hpp"
 #include "common/base/result.hpp"
 #include "common/base/strong.hpp"
 #include "common/base/unique_fd.hpp"
@@ -34,7 +36,22 @@ struct Caps {
   std::uint32_t depth_ops_max = 0;   ///< operations in flight beyond which submit() answers kBusy
   bool needs_peer_progress = false;  ///< operations stop while the peer's process is stopped
   bool needs_descriptor = false;     ///< attach() needs RegionGrant::fd (same node)
-  bool gives_back = false;           ///< give_back() works
+  bool gives_back = false;           ///< give_back(), silence() and `patience` work
+};
+
+/// What an owner's sessions have moved. One thread counts, any thread reads.
+struct LinkUse {
+  Counter in_bytes;
+  Counter out_bytes;
+  Counter waited_us;  ///< that something waited for its turn
+};
+
+/// What a session may have of links that others use too.
+struct LinkShare {
+  std::string owner;                  ///< its sessions share one part
+  std::uint32_t weight = 1;           ///< of the owner's part, against others'; above 0
+  std::uint64_t bytes_per_s_min = 0;  ///< that the owner has at least, each way
+  std::shared_ptr<LinkUse> use = {};  ///< counts for the owner; null: nobody does
 };
 
 /// As whom a peer's Target is reached.
@@ -44,6 +61,7 @@ struct Credentials {
   /// The certificate that opened the session: "job trainer". Drivers with TLS serve nobody else.
   /// Empty: opened without one, over the Unix socket. Targets alone need it.
   std::string certificate = {};
+  LinkShare share = {};  ///< targets alone need it
 };
 
 /// Names connections to be ended: those of one rail of a session, up to a generation.
@@ -86,6 +104,9 @@ struct GetOp {
   TimePoint deadline;
   /// The lease on the region: unlike the deadline it never moves, whatever stopped this process.
   TimePoint not_after = TimePoint::max();
+  /// Once nothing has moved between here and the peer for so long, it ends with kDeadline before
+  /// its deadline. Only with Caps::gives_back.
+  Duration patience = Duration::max();
 };
 
 /// One write of remote memory.
@@ -98,6 +119,9 @@ struct PutOp {
   TimePoint deadline;
   /// The lease on the region: unlike the deadline it never moves, whatever stopped this process.
   TimePoint not_after = TimePoint::max();
+  /// Once nothing has moved between here and the peer for so long, it ends with kDeadline before
+  /// its deadline. Only with Caps::gives_back.
+  Duration patience = Duration::max();
 };
 
 /// One-sided access to memory that peers have exposed (the initiator's side).

@@ -109,6 +109,8 @@ Result<Access> Access::create(const DaemonConfig& config, std::vector<std::strin
     if (one.sessions) quota.sessions = *one.sessions;
     if (one.flash_bytes) quota.flash_bytes = *one.flash_bytes;
     if (one.blocks_bytes) quota.blocks_bytes = *one.blocks_bytes;
+    quota.link_weight = one.link_weight;
+    quota.link_bytes_per_s_min = one.link_bytes_per_s_min;
     if (!one.user.empty()) {
       const auto user = find_user(one.user);
       if (!user && unknown == nullptr) {

@@ -27,6 +27,8 @@ struct Quota {
   std::size_t sessions = SIZE_MAX;
   std::uint64_t flash_bytes = UINT64_MAX;   ///< flash extents
   std::uint64_t blocks_bytes = UINT64_MAX;  ///< segments of the block store
+  std::uint32_t link_weight = 1;            ///< of the links of `tcp`, against other owners'
+  std::uint64_t link_bytes_per_s_min = 0;   ///< of these links, each way
 };
 
 /// Says what the users of this node may do, and how much each may take. A value, constant.

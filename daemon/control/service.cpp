@@ -61,6 +61,7 @@ Service::Service(Pool& pool, Grants& grants, Staging& staging, DataLoop& data, K
       facts_(std::move(facts)),
       started_(clock.now()) {
   HO_CHECK(!facts_.nodes.empty());
+  grants_.set_share_of([this](const std::string& owner) { return link_share_of(owner); });
 }
 
 std::uint64_t Service::to_ms(Duration duration) {

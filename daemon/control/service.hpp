@@ -16,6 +16,7 @@
 #include "common/base/unique_fd.hpp"
 #include "common/tls/certificate.hpp"
 #include "common/transport/traffic.hpp"
+#include "common/transport/transport.hpp"
 #include "daemon/blocks/block_index.hpp"
 #include "daemon/control/access.hpp"
 #include "daemon/control/events.hpp"
@@ -227,6 +228,7 @@ class Service {
   void list_events(const Request& request, const PeerInfo& peer, const Reply& reply);
   [[nodiscard]] Result<void> check_session_quota(const PeerInfo& peer) const;
   [[nodiscard]] Quota quota_for(const PeerInfo& peer, const std::string& owner) const;
+  [[nodiscard]] transport::LinkShare link_share_of(const std::string& owner);
   [[nodiscard]] std::vector<UserStatus> user_statuses(const PeerInfo* viewer) const;
   [[nodiscard]] Result<void> check_memory_quota(const PeerInfo& peer, SessionId of,
                                                 std::uint64_t bytes) const;
@@ -260,6 +262,7 @@ class Service {
   Activity activity_;
   Events events_;
   Access access_;
+  std::map<std::string, std::shared_ptr<transport::LinkUse>> link_uses_;  ///< by owner
   std::map<SessionId, JobProgress> progress_;  ///< as jobs report it; ends with the session
   CheckUpgrade check_upgrade_;
   BeginUpgrade begin_upgrade_;

@@ -46,7 +46,14 @@ bool Service::shows(const std::string& owner, const PeerInfo* viewer) const {
   return viewer == nullptr ? !access_.hides() : viewer->sees_others || viewer->owner == owner;
 }
 
-/// Users that have something here, or a quota of their own.
+transport::LinkShare Service::link_share_of(const std::string& owner) {
+  const Quota& quota = access_.quota_of(owner);
+  auto& use = link_uses_[owner];
+  if (!use) use = std::make_shared<transport::LinkUse>();
+  return {owner, quota.link_weight, quota.link_bytes_per_s_min, use};
+}
+
+/// Users that have something here, moved something, or have a quota of their own.
 std::vector<UserStatus> Service::user_statuses(const PeerInfo* viewer) const {
   std::map<std::string, UserStatus> users;
   for (const auto& [owner, quota] : access_.quotas()) users[owner];
@@ -64,6 +71,12 @@ std::vector<UserStatus> Service::user_statuses(const PeerInfo* viewer) const {
   if (blocks_ != nullptr) {
     for (const auto& [owner, bytes] : blocks_->held_bytes()) users[owner].blocks_bytes = bytes;
   }
+  for (const auto& [owner, use] : link_uses_) {
+    UserStatus& user = users[owner];
+    user.link_in_bytes = use->in_bytes.value();
+    user.link_out_bytes = use->out_bytes.value();
+    user.link_waited_ms = use->waited_us.value() / 1000;
+  }
   std::vector<UserStatus> out;
   for (auto& [owner, user] : users) {
     if (!shows(owner, viewer)) continue;
@@ -73,6 +86,8 @@ std::vector<UserStatus> Service::user_statuses(const PeerInfo* viewer) const {
     if (quota.flash_bytes != UINT64_MAX) user.flash_bytes_max = quota.flash_bytes;
     if (quota.blocks_bytes != UINT64_MAX) user.blocks_bytes_max = quota.blocks_bytes;
     if (quota.sessions != SIZE_MAX) user.sessions_max = static_cast<std::uint32_t>(quota.sessions);
+    user.link_weight = quota.link_weight;
+    if (quota.link_bytes_per_s_min > 0) user.link_bytes_per_s_min = quota.link_bytes_per_s_min;
     out.push_back(user);
   }
   return out;

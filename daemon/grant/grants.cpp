@@ -76,7 +76,8 @@ void Grants::admit(SessionId session, const std::string& driver, Admitted answer
     answer(admitted);
   };
   const SessionRecord& record = pool_.sessions().at(session);
-  const transport::Credentials credentials{session, record.token, record.certificate};
+  const transport::Credentials credentials{session, record.token, record.certificate,
+                                           share_of_(record.owner)};
   const auto accepted =
       data_.admit(driver, credentials, [this, told](const Result<std::string>& admitted) {
         asio::post(io_, [told, admitted] { told(admitted); });

@@ -70,6 +70,11 @@ class Grants {
   using BeforeWipe = std::function<void(const std::vector<SegmentId>&, std::function<void()>)>;
   void set_before_wipe(BeforeWipe hook) { before_wipe_ = std::move(hook); }
 
+  /// What an owner's sessions may have of links that they share with others. Set it before the
+  /// first session.
+  using ShareOf = std::function<transport::LinkShare(const std::string& owner)>;
+  void set_share_of(ShareOf share_of) { share_of_ = std::move(share_of); }
+
   /// Lets an existing session in at the driver that carries its data, before its first grant;
   /// close_session() ends that. Answers once, with the address where it is served.
   void admit(SessionId session, const std::string& driver, Admitted answer);
@@ -213,6 +218,7 @@ class Grants {
   const PagePlan pages_;
   Keeper& keeper_;
   BeforeWipe before_wipe_;
+  ShareOf share_of_ = [](const std::string& owner) { return transport::LinkShare{owner}; };
   std::map<SegmentId, Held> held_;
   std::map<SessionId, Admission> admitted_;
   std::vector<Ending> endings_;  ///< that wait for shares being made

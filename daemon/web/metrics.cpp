@@ -236,6 +236,20 @@ void add_operations(const NodeFigures& figures, Page& page) {
   for (const Served& one : all) page.add(one.labels, one.way.latency);
 }
 
+/// What users moved over links that they share, as far as everybody may see them.
+void add_users(const NodeFigures& figures, Page& page) {
+  if (figures.tcp == nullptr || figures.status.users.empty()) return;
+  page.counter("user_link_bytes_total", "Bytes that a user's sessions moved over tcp");
+  for (const UserStatus& user : figures.status.users) {
+    page.add({{"user", user.owner}, {"direction", "in"}}, number(user.link_in_bytes));
+    page.add({{"user", user.owner}, {"direction", "out"}}, number(user.link_out_bytes));
+  }
+  page.counter("user_link_wait_seconds_total", "Time that these transfers waited for their turn");
+  for (const UserStatus& user : figures.status.users) {
+    page.add({{"user", user.owner}}, number(user.link_waited_ms) * 1e-3);
+  }
+}
+
 /// Shows the oldest sessions; figures of steps for those that have reported some.
 void add_sessions(const NodeFigures& figures, Page& page) {
   const std::size_t count = std::min(figures.sessions.size(), kSessionsShown);
@@ -288,6 +302,7 @@ std::string metrics_text(const NodeFigures& figures) {
   add_blocks(figures, page);
   add_requests(figures, page);
   add_operations(figures, page);
+  add_users(figures, page);
   add_sessions(figures, page);
   return page.text();
 }

@@ -49,6 +49,7 @@ class Checker {
     control_socket();
     access();
     check_network_config(from_, lines_, out_, config_);
+    links();
     times();
     others();
     flash();
@@ -193,8 +194,29 @@ class Checker {
       if (one.has_sessions()) quota.sessions = one.sessions();
       if (one.has_flash_bytes()) quota.flash_bytes = one.flash_bytes();
       if (one.has_blocks_bytes()) quota.blocks_bytes = one.blocks_bytes();
+      if (one.has_link_weight()) quota.link_weight = one.link_weight();
+      if (quota.link_weight < 1 || quota.link_weight > kLinkWeightMax) {
+        wrong("link_weight: " + std::to_string(quota.link_weight) + " is not in 1 .. " +
+              std::to_string(kLinkWeightMax));
+      }
+      quota.link_bytes_per_s_min = one.link_bytes_per_s_min();
       config_.access.quotas.push_back(std::move(quota));
     }
+  }
+
+  /// What users are promised of the links has to fit into them.
+  void links() {
+    std::uint64_t carried = 0;
+    for (const TcpSettings& rail : config_.tcp) {
+      if (rail.link_bytes_per_s == 0) return;  // not known
+      carried += rail.link_bytes_per_s;
+    }
+    std::uint64_t promised = 0;
+    for (const QuotaSettings& one : config_.access.quotas) promised += one.link_bytes_per_s_min;
+    if (config_.tcp.empty() || promised <= carried) return;
+    complain("quotas", "link_bytes_per_s_min: " + sized(promised) +
+                           " for all users is more than link_bytes_per_s of tcp, " +
+                           sized(carried));
   }
 
   void times() {

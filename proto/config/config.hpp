@@ -34,6 +34,7 @@ struct TcpSettings {
   Located interface;  ///< empty: by address
   Located address;    ///< numeric; empty: by interface
   std::uint16_t port = 0;
+  std::uint64_t link_bytes_per_s = 0;  ///< each way; 0: no limit
 };
 
 /// One rail of the `ofi` driver.
@@ -64,6 +65,10 @@ struct FlashPathSettings {
   std::string key_file = {};                  ///< absolute; empty: not encrypted
 };
 
+/// The largest QuotaSettings::link_weight: the part of the lightest of two users is still worth
+/// something then.
+inline constexpr std::uint32_t kLinkWeightMax = 100;
+
 struct QuotaSettings {
   std::string user;         ///< name or number
   std::string certificate;  ///< both empty: everybody else
@@ -71,6 +76,8 @@ struct QuotaSettings {
   std::optional<std::size_t> sessions;
   std::optional<std::uint64_t> flash_bytes;
   std::optional<std::uint64_t> blocks_bytes;
+  std::uint32_t link_weight = 1;
+  std::uint64_t link_bytes_per_s_min = 0;
 };
 
 /// Rights of local users, and quotas. Names are not looked up yet: "alice", "1000", "@trainers".

@@ -229,7 +229,7 @@ class NetworkChecker {
     const pb::TcpConfig& from = from_.tcp(rail);
     TcpSettings settings{located("tcp", rail, "interface", from.interface()),
                          located("tcp", rail, "address", from.address()),
-                         static_cast<std::uint16_t>(from.port())};
+                         static_cast<std::uint16_t>(from.port()), from.link_bytes_per_s()};
     if (from.port() > UINT16_MAX) {
       complain_of("tcp", "port", located("tcp", rail, "port", ""),
                   std::to_string(from.port()) + " is not in 0 .. 65535");

@@ -160,6 +160,11 @@ struct UserStatus {
   std::optional<std::uint64_t> flash_bytes_max = {};
   std::optional<std::uint64_t> blocks_bytes_max = {};
   std::optional<std::uint32_t> sessions_max = {};
+  std::uint64_t link_in_bytes = 0;  ///< moved over `tcp` since the daemon's start
+  std::uint64_t link_out_bytes = 0;
+  std::uint64_t link_waited_ms = 0;  ///< that transfers waited for their turn on these links
+  std::uint32_t link_weight = 1;     ///< their part of them, against other users'
+  std::optional<std::uint64_t> link_bytes_per_s_min = {};  ///< nullopt: no more than their part
 };
 
 /// The number of refusals of one kind since the daemon's start.

@@ -37,6 +37,11 @@ void add_users(const std::vector<UserStatus>& users, JsonWriter& json) {
     if (user.flash_bytes_max) json.field("flash_bytes_max", *user.flash_bytes_max);
     if (user.blocks_bytes_max) json.field("blocks_bytes_max", *user.blocks_bytes_max);
     if (user.sessions_max) json.field("sessions_max", std::uint64_t{*user.sessions_max});
+    json.field("link_in_bytes", user.link_in_bytes)
+        .field("link_out_bytes", user.link_out_bytes)
+        .field("link_waited_ms", user.link_waited_ms)
+        .field("link_weight", std::uint64_t{user.link_weight});
+    if (user.link_bytes_per_s_min) json.field("link_bytes_per_s_min", *user.link_bytes_per_s_min);
     json.end();
   }
   json.end();

@@ -21,6 +21,11 @@ inline void put_user(const UserStatus& from, hyperoffload::v1::UserStatus* to) {
   if (from.flash_bytes_max) to->set_flash_bytes_max(*from.flash_bytes_max);
   if (from.blocks_bytes_max) to->set_blocks_bytes_max(*from.blocks_bytes_max);
   if (from.sessions_max) to->set_sessions_max(*from.sessions_max);
+  to->set_link_in_bytes(from.link_in_bytes);
+  to->set_link_out_bytes(from.link_out_bytes);
+  to->set_link_waited_ms(from.link_waited_ms);
+  to->set_link_weight(from.link_weight);
+  if (from.link_bytes_per_s_min) to->set_link_bytes_per_s_min(*from.link_bytes_per_s_min);
 }
 
 [[nodiscard]] inline UserStatus take_user(const hyperoffload::v1::UserStatus& from) {
@@ -30,6 +35,11 @@ inline void put_user(const UserStatus& from, hyperoffload::v1::UserStatus* to) {
   if (from.has_flash_bytes_max()) out.flash_bytes_max = from.flash_bytes_max();
   if (from.has_blocks_bytes_max()) out.blocks_bytes_max = from.blocks_bytes_max();
   if (from.has_sessions_max()) out.sessions_max = from.sessions_max();
+  out.link_in_bytes = from.link_in_bytes();
+  out.link_out_bytes = from.link_out_bytes();
+  out.link_waited_ms = from.link_waited_ms();
+  out.link_weight = std::max(from.link_weight(), 1U);
+  if (from.has_link_bytes_per_s_min()) out.link_bytes_per_s_min = from.link_bytes_per_s_min();
   return out;
 }
 

@@ -42,17 +42,17 @@ bool overlaps(std::span<const std::byte> a, const std::byte* data, std::uint64_t
 
 }  // namespace
 
-bool Connection::serve(std::span<std::byte> staging, std::size_t chunk_bytes, TimePoint now,
-                       HelloCheck& check) {
+Connection::Progress Connection::serve(std::span<std::byte> staging, const Limits& limits,
+                                       TimePoint now, HelloCheck& check) {
   const OrderedByPeers order;
   now_ = now;
-  if (!stream_->established()) return establish(check);
+  if (!stream_->established()) return {0, 0, establish(check)};
   net::Moved got;
   // No more is read than can be answered.
   const bool room = session_ == nullptr || out_.size() + staging.size() / kFrameBytes < kAnswersMax;
-  if (room && stream_->readable()) {
+  if (room && limits.in > 0 && stream_->readable()) {
     got = in_.receive(
-        *stream_, staging, chunk_bytes,
+        *stream_, staging, limits.in,
         [&](std::span<const std::byte, kFrameBytes> head) { return take_head(head, check); },
         [&] {
           answer(put_answer_, put_, {});
@@ -61,13 +61,11 @@ bool Connection::serve(std::span<std::byte> staging, std::size_t chunk_bytes, Ti
   }
   net::Moved sent;
   const std::size_t unsent = stream_->unsent();
-  if (!got.ended && (!out_.empty() || unsent > 0) && stream_->writable()) {
-    sent = flush(chunk_bytes, check);
-  }
+  if (!got.ended && limits.out > 0 && sends()) sent = flush(limits.out, check);
   const bool moved = got.bytes + sent.bytes > 0 || stream_->unsent() < unsent;
   if (moved) moved_ = now;
   if (got.ended || sent.ended) end();
-  return moved;
+  return {got.bytes, sent.bytes, moved};
 }
 
 /// Sends answers, and counts those that have gone out.

@@ -14,10 +14,17 @@
 #include "common/net/stream.hpp"
 #include "common/transport/tcp/check.hpp"
 #include "common/transport/tcp/frames.hpp"
+#include "common/transport/tcp/link_turns.hpp"
 #include "common/transport/tcp/wire.hpp"
 #include "common/transport/traffic.hpp"
 
 namespace ho::transport::tcp {
+
+/// A session's parts of one rail.
+struct RailFlows {
+  LinkTurns::Flow* in = nullptr;
+  LinkTurns::Flow* out = nullptr;
+};
 
 /// What a target knows of one session.
 struct Session {
@@ -25,6 +32,7 @@ struct Session {
   std::string certificate;  ///< "job trainer": who opened it; empty: came by the Unix socket
   Segments segments;
   std::array<std::uint32_t, kRailsMax> fenced{};  ///< by rail: the last generation that has ended
+  std::vector<RailFlows> flows;                   ///< by rail; empty once it is dismissed
   std::size_t connections = 0;
   bool dismissed = false;  ///< goes with its last segment
 };
@@ -70,9 +78,24 @@ class Connection {
   Connection& operator=(const Connection&) = delete;
   ~Connection() = default;
 
-  /// Reads and writes one call's worth each. @return whether anything moved.
-  bool serve(std::span<std::byte> staging, std::size_t chunk_bytes, TimePoint now,
-             HelloCheck& check);
+  /// Bytes that serve() moves at most, each way; 0: none.
+  struct Limits {
+    std::size_t in = kChunkBytes;
+    std::size_t out = kChunkBytes;
+  };
+  struct Progress {
+    std::size_t in = 0;
+    std::size_t out = 0;
+    bool moved = false;  ///< bytes, or the connection's state
+  };
+  /// Reads and writes one call's worth each.
+  Progress serve(std::span<std::byte> staging, const Limits& limits, TimePoint now,
+                 HelloCheck& check);
+  /// Whether there is something to send that the socket takes.
+  [[nodiscard]] bool sends() const {
+    return stream_->established() && (!out_.empty() || stream_->unsent() > 0) &&
+           stream_->writable();
+  }
   /// Takes memory out of its reach. Where an answer is half sent from there, it ends.
   void let_go(std::span<const std::byte> memory);
   void end();
@@ -91,6 +114,7 @@ class Connection {
 
   bool hot = false;        ///< the target's: served without an event
   std::uint32_t idle = 0;  ///< the target's: rounds in which nothing moved
+  bool waits = false;      ///< the target's: for its turn on the link
 
  private:
   [[nodiscard]] bool establish(HelloCheck& check);

@@ -2,6 +2,7 @@
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/timerfd.h>
 
 #include <algorithm>
 #include <array>
@@ -9,6 +10,7 @@
 #include <chrono>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -21,6 +23,7 @@
 #include "common/net/address.hpp"
 #include "common/net/stream.hpp"
 #include "common/transport/tcp/connection.hpp"
+#include "common/transport/tcp/rail_links.hpp"
 #include "common/transport/tcp/tcp_transport.hpp"
 
 namespace ho::transport {
@@ -123,6 +126,7 @@ class TcpTarget final : public Target, private tcp::HelloCheck {
   [[nodiscard]] std::size_t accept_some();
   void take(UniqueFd socket, std::uint8_t rail);
   std::size_t serve_hot();
+  [[nodiscard]] bool wake_after(Duration time);
   void end_overdue();
   template <typename Condition>
   void end_where(const Condition& condition);
@@ -137,7 +141,9 @@ class TcpTarget final : public Target, private tcp::HelloCheck {
   UniqueFd epoll_;
   std::string address_;
   std::vector<UniqueFd> listeners_;  ///< by rail
-  bool accepts_ = false;             ///< some connections may wait at a listener
+  tcp::RailLinks links_;
+  UniqueFd timer_;        ///< wakes the thread when a link takes bytes again
+  bool accepts_ = false;  ///< some connections may wait at a listener
   std::vector<std::unique_ptr<Connection>> connections_;  ///< in the order in which they came
   std::vector<Connection*> hot_;                          ///< served without an event
   std::unordered_map<SessionId, Session> sessions_;
@@ -153,6 +159,14 @@ class TcpTarget final : public Target, private tcp::HelloCheck {
 Result<void> TcpTarget::open(const std::vector<TcpRail>& rails) {
   epoll_ = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
   if (!epoll_.valid()) return errno_error(errno, "epoll_create1");
+  timer_ = UniqueFd(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+  if (!timer_.valid()) return errno_error(errno, "timerfd_create");
+  epoll_event timer{};
+  timer.events = EPOLLIN | EPOLLET;
+  timer.data.ptr = &timer_;
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, timer_.get(), &timer) != 0) {
+    return errno_error(errno, "watching a timer");
+  }
   std::vector<net::SocketAddress> addresses;
   for (const TcpRail& rail : rails) {
     auto listener = listen_at(rail);
@@ -167,6 +181,7 @@ Result<void> TcpTarget::open(const std::vector<TcpRail>& rails) {
       return errno_error(errno, "watching a listener");
     }
     listeners_.push_back(std::move(*listener));
+    links_.add(rail.link_bytes_per_s);
   }
   // The name stays when certificates are renewed.
   address_ = tcp::encode_rails(addresses, tls_ ? tls_->get()->own().name : "");
@@ -180,6 +195,7 @@ Result<std::string> TcpTarget::admit(const Credentials& credentials) {
   HO_CHECK(first);
   std::memcpy(entry->second.token.data(), credentials.token.data(), tcp::kTokenBytes);
   entry->second.certificate = credentials.certificate;
+  links_.join(entry->second, credentials.share);
   return address_;
 }
 
@@ -188,6 +204,7 @@ void TcpTarget::dismiss(SessionId session) {
   if (found == sessions_.end()) return;
   found->second.dismissed = true;
   end_where([&](const Connection& one) { return one.session() == &found->second; });
+  links_.leave(found->second);
   if (found->second.segments.live() == 0) sessions_.erase(found);
 }
 
@@ -339,10 +356,8 @@ std::size_t TcpTarget::progress() {
   const int count = ::epoll_wait(epoll_.get(), ready.data(), static_cast<int>(ready.size()), 0);
   for (const epoll_event& event :
        std::span(ready).first(static_cast<std::size_t>(std::max(count, 0)))) {
-    if (event.data.ptr == nullptr) {
-      accepts_ = true;
-      continue;
-    }
+    if (event.data.ptr == nullptr) accepts_ = true;
+    if (event.data.ptr == nullptr || event.data.ptr == &timer_) continue;
     Connection& one = *static_cast<Connection*>(event.data.ptr);
     if (one.ended()) continue;
     if ((event.events & EPOLLOUT) != 0) one.stream().set_writable();
@@ -359,28 +374,27 @@ std::size_t TcpTarget::progress() {
 }
 
 std::size_t TcpTarget::serve_hot() {
+  links_.begin_round(hot_, now_);
   const bool beside_small = now_ - small_moved_ < kSmallLinger;
   const std::size_t chunk = beside_small ? tcp::kChunkBesideSmallBytes : tcp::kChunkBytes;
   std::size_t events = 0;
   bool ended = false;
-  for (std::size_t i = hot_.size(); i-- > 0;) {
-    Connection& one = *hot_[i];
+  for (Connection* const one : hot_) {
     bool moved = false;
-    if (!one.ended()) {
-      one.stream().set_readable();
-      moved = one.serve(staging_, chunk, now_, *this);
+    if (!one->ended()) {
+      one->stream().set_readable();
+      moved = links_.serve(*one, staging_, chunk, *this);
     }
-    ended = ended || one.ended();
+    ended = ended || one->ended();
     if (moved) {
       ++events;
-      one.idle = 0;
-      if (one.small()) small_moved_ = now_;
-    } else if (one.ended() || ++one.idle == kIdleRounds) {
-      one.hot = false;
-      hot_[i] = hot_.back();
-      hot_.pop_back();
+      one->idle = 0;
+      if (one->small()) small_moved_ = now_;
+    } else if (one->ended() || (++one->idle >= kIdleRounds && !one->waits)) {
+      one->hot = false;
     }
   }
+  std::erase_if(hot_, [](const Connection* one) { return !one->hot; });
   if (ended) forget_ended();
   return events;
 }
@@ -404,10 +418,23 @@ void TcpTarget::end_overdue() {
 bool TcpTarget::arm() {
   const auto moving = [](const Connection* one) { return one->idle == 0; };
   if (accepts_ || std::any_of(hot_.begin(), hot_.end(), moving)) return false;
-  // Bytes that come from here on are an edge, which wakes: each was read until nothing came.
-  for (Connection* const one : hot_) one->hot = false;
-  hot_.clear();
+  const std::optional<Duration> pause = links_.pause(hot_);
+  if (pause && !wake_after(*pause)) return false;
+  // Bytes that come from here on are an edge, which wakes: each other one was read until nothing
+  // came.
+  for (Connection* const one : hot_) one->hot = one->waits;
+  std::erase_if(hot_, [](const Connection* one) { return !one->hot; });
   return true;
+}
+
+/// @return false: the time is too short to sleep.
+bool TcpTarget::wake_after(Duration time) {
+  const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(time).count();
+  if (ns <= 0) return false;
+  itimerspec in{};
+  in.it_value.tv_sec = ns / 1'000'000'000;
+  in.it_value.tv_nsec = ns % 1'000'000'000;
+  return ::timerfd_settime(timer_.get(), 0, &in, nullptr) == 0;
 }
 
 }  // namespace

@@ -39,6 +39,9 @@ struct TcpOptions {
 struct TcpRail {
   std::string address = "127.0.0.1";  ///< numeric, reachable by peers; not a wildcard
   std::uint16_t port = 0;             ///< 0: the system chooses
+  /// What sessions together move at most, each way: a little less than what the link carries, so
+  /// that this target divides it among them, rather than the network. 0: as much as there is.
+  std::uint64_t link_bytes_per_s = 0;
 };
 
 struct TcpTargetOptions {

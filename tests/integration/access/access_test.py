@@ -32,6 +32,16 @@ def blocks(count):
     data = ctypes.create_string_buffer(1 << 20)
     store = _blocks.Blocks(sys.argv[1])
     return sum(store.run(_blocks.PUT, [(f"key {i}", ctypes.addressof(data), 1 << 20)])[0] for i in range(count))
+def fetch(count):
+    import threading
+    store, data = _blocks.Blocks(sys.argv[1]), ctypes.create_string_buffer(2 * count << 20)
+    places = [ctypes.addressof(data) + (i << 20) for i in range(2 * count)]
+    store.run(_blocks.PUT, [(f"key {i}", place, 1 << 20) for i, place in enumerate(places)])
+    def again(first):
+        mine = [(f"key {i}", places[i], 1 << 20) for i in range(first, first + count)]
+        while sum(store.run(_blocks.GET, mine)) >= 0: pass
+    threading.Thread(target=again, args=(0,)).start()
+    again(count)
 def shared(op, secret=""):
     data = ctypes.create_string_buffer(1 << 20)
     store = _blocks.Blocks(sys.argv[1], tenant="chat", secret=secret)
@@ -232,6 +242,30 @@ sys.stdin.read()
         # Blocks on flash are a part of the user's flash: beside 1 MiB there is room for three extents of 2 MiB.
         self.until(lambda: self.python_as(ALICE, "blocks(20)").returncode == 0 and self.flash_of(ALICE) >= 7 << 20)
         self.assertEqual(self.flash_of(ALICE), 7 << 20)
+
+    def links(self):
+        """By user: bytes in, bytes out, and milliseconds that transfers waited for their turn."""
+        (node,) = json.loads(self.run_as(0, "status", "-o", "json").stdout)["nodes"]
+        return {one["owner"]: (one["link_in_bytes"], one["link_out_bytes"], one["link_waited_ms"]) for one in node["users"]}
+
+    def test_users_share_a_link_by_weight(self):
+        self.start(f'transport: "tcp" tcp {{ link_bytes_per_s: "64MiB" }} blocks {{ ddr_bytes: "64MiB" }}\n'
+                   f'quotas {{ user: "{ALICE}" link_weight: 3 }}')
+        # Bob asks for eight times as much at a time as Alice, and has four jobs.
+        for user, count in ((ALICE, 2), *4 * [(BOB, 16)]):
+            job = subprocess.Popen([sys.executable, "-c", JOB + f"fetch({count})", self.pool, str(user)], env=self.environment())
+            self.addCleanup(lambda job=job: (job.kill(), job.wait()))
+        alice, bob = f"uid {ALICE}", f"uid {BOB}"
+        self.until(lambda: min(self.links().get(one, (0, 0, 0))[1] for one in (alice, bob)) > 8 << 20)
+        before, start = self.links(), time.monotonic()
+        self.until(lambda: self.links()[alice][1] - before[alice][1] > 64 << 20)
+        after, took = self.links(), time.monotonic() - start
+        moved = {one: after[one][1] - before[one][1] for one in (alice, bob)}
+        self.assertTrue(2.4 < moved[alice] / moved[bob] < 3.6, moved)
+        self.assertLess(sum(moved.values()), took * (64 << 20) + (4 << 20))
+        self.assertGreater(after[bob][2], before[bob][2])
+        words = self.run_as(0, "status", "-o", "wide").stdout
+        self.assertRegex(words, f"{alice}: DDR [^;]*, tcp in .* out .* waited ")
 
     def test_a_user_beyond_the_quota_of_flash_takes_none_from_others(self):
         self.start_with_flash(f'blocks {{ ddr_bytes: "8MiB" flash_bytes: "8MiB" }}\n'

@@ -12,8 +12,8 @@ import tempfile
 from pages import blocks, pages_of
 
 CLI, DAEMON = sys.argv[1:3]
-# Users and groups of the pages, with ones that every machine has.
-KNOWN = (('"@trainers"', '"@root"'), ('"@ops"', '"@root"'), ('"alice"', '"root"'))
+# Users, groups and interfaces of the pages, with ones that every machine has.
+KNOWN = (('"@trainers"', '"@root"'), ('"@ops"', '"@root"'), ('"alice"', '"root"'), ('"eth0"', '"lo"'))
 
 
 def main():

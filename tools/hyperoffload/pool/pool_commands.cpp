@@ -105,6 +105,10 @@ std::string user_words(const NodeStatus& status) {
     if (user.blocks_bytes > 0 || user.blocks_bytes_max) {
       words += ", blocks " + of_quota(user.blocks_bytes, user.blocks_bytes_max);
     }
+    if (user.link_in_bytes + user.link_out_bytes > 0) {
+      words += ", tcp in " + format_bytes(user.link_in_bytes) + ", out " +
+               format_bytes(user.link_out_bytes) + ", waited " + milliseconds(user.link_waited_ms);
+    }
     out += (out.empty() ? "" : "; ") + user.owner + ": " + words;
   }
   return out.empty() ? "-" : out;

@@ -1,0 +1,91 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/base/clock.hpp"
+#include "common/transport/transport.hpp"
+
+namespace ho::transport::tcp {
+
+/// One direction of one rail, divided among sessions while several want it: owners get parts by
+/// weight, and sessions of one owner equal parts of theirs. What one leaves, the others share
+/// (start-time fair queueing; Goyal, Vin and Cheng, 1996). Owners get their minimum rates first.
+///
+/// In each round the caller asks for each connection that may have bytes to move how many it may,
+/// and says how many it did. Pure: time comes from the caller. One thread.
+class LinkTurns {
+ public:
+  /// What the heaviest owner moves at a time while others wait; the others less, by weight.
+  static constexpr std::uint64_t kTurnBytes = 1U << 20U;
+  /// Less is not given out: each call to the kernel has its price.
+  static constexpr std::uint64_t kPartBytes = 64U << 10U;
+
+  class Flow;
+
+  enum class Way : std::uint8_t { kIn, kOut };
+
+  /// @param bytes_per_s  what the link carries; 0: not known, then flows only take turns.
+  LinkTurns(Way way, std::uint64_t bytes_per_s);
+  LinkTurns(const LinkTurns&) = delete;
+  LinkTurns& operator=(const LinkTurns&) = delete;
+  ~LinkTurns();
+
+  /// A session's part; valid until leave(). An owner's weight and minimum are those named last.
+  [[nodiscard]] Flow& join(const LinkShare& share);
+  void leave(Flow& flow);
+
+  void begin_round(TimePoint now);
+  /// Whether the flow's owner has not had its minimum: such flows are asked before the others.
+  [[nodiscard]] bool owed(const Flow& flow) const;
+  /// @param small  for operations that wait only where the flow is far ahead.
+  /// @return bytes that the flow may move now; 0: it waits, for the others or for the link.
+  [[nodiscard]] std::uint64_t allowance(Flow& flow, bool small);
+  /// @param wants_more  whether there is more to move, as far as the caller knows.
+  void moved(Flow& flow, std::uint64_t bytes, bool wants_more);
+
+  /// Until the link carries more; zero: it does now.
+  [[nodiscard]] Duration until_free() const;
+
+ private:
+  struct Owner;
+
+  /// Bytes that may be moved: they come in at a rate, and some are kept.
+  class Bucket {
+   public:
+    Bucket(std::uint64_t bytes_per_s, double most)
+        : rate_(static_cast<double>(bytes_per_s)), most_(most), bytes_(most) {}
+    void fill(TimePoint now);
+    /// @param debt_max  what is taken beyond counts for nothing.
+    void take(std::uint64_t bytes, double debt_max);
+    [[nodiscard]] bool limits() const { return rate_ > 0; }
+    [[nodiscard]] double bytes() const { return bytes_; }
+    /// Until it is half full.
+    [[nodiscard]] Duration until_half() const;
+
+   private:
+    double rate_;  ///< bytes per second; 0: there is no limit
+    double most_;
+    double bytes_;  ///< below 0: moved ahead of its time
+    TimePoint filled_{};
+  };
+
+  void catch_up(Flow& flow);
+  void want(Flow& flow);
+
+  const Way way_;
+  Bucket link_;
+  std::map<std::string, std::unique_ptr<Owner>> owners_;
+  std::vector<Flow*> waiting_;  ///< wanted more in the last round
+  std::vector<Flow*> wanting_;  ///< want more in this one
+  TimePoint now_{};
+  /// The least that a waiting owner has had: bytes, divided by its weight.
+  double virtual_bytes_ = 0;
+  double heaviest_ = 1;  ///< weight of an owner that waits
+};
+
+}  // namespace ho::transport::tcp
