@@ -9,6 +9,9 @@
 namespace ho::client {
 namespace {
 
+/// An operation on which bytes move has so many times the time that a silent one has.
+constexpr int kSlowTimes = 20;
+
 static_assert(Mover::kTransfersMax <= (1U << kPieceSlotBits));
 
 struct LessUrgent {
@@ -318,13 +321,18 @@ Result<void> Mover::submit_piece(const Operation& operation) {
   if (driver.port.transport->caps().needs_peer_progress && extent.node.value() < leases_.size()) {
     lease_end = leases_[extent.node.value()]->lease_end();
   }
-  const TimePoint deadline = std::min(clock_.now() + driver.port.op_deadline, lease_end);
+  // A driver that knows whether anything moves is patient with a link that others use, too.
+  const Duration patience = driver.port.op_deadline;
+  const int times = driver.port.transport->caps().gives_back ? kSlowTimes : 1;
+  const TimePoint deadline = std::min(clock_.now() + times * patience, lease_end);
   if (operation.direction == Direction::kGet) {
-    return driver.port.transport->submit(transport::GetOp{
-        operation.op, operation.memory, local, extent.region, offset_bytes, deadline, lease_end});
+    return driver.port.transport->submit(transport::GetOp{operation.op, operation.memory, local,
+                                                          extent.region, offset_bytes, deadline,
+                                                          lease_end, patience});
   }
-  return driver.port.transport->submit(transport::PutOp{
-      operation.op, operation.memory, local, extent.region, offset_bytes, deadline, lease_end});
+  return driver.port.transport->submit(transport::PutOp{operation.op, operation.memory, local,
+                                                        extent.region, offset_bytes, deadline,
+                                                        lease_end, patience});
 }
 
 Result<void> Mover::submit_copy(const Active& active, const ArenaExtent& extent,

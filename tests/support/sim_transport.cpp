@@ -112,6 +112,11 @@ void SimTransport::unregister_memory(LocalId local) {
   memories_.erase(local);
 }
 
+/// What moves at the time is not looked at: one whose link is slow has no more than its patience.
+TimePoint SimTransport::first_end(TimePoint deadline, Duration patience) const {
+  return patience == Duration::max() ? deadline : std::min(deadline, clock_.now() + patience);
+}
+
 Result<void> SimTransport::submit(const GetOp& get) {
   Op op;
   op.id = get.op;
@@ -121,7 +126,7 @@ Result<void> SimTransport::submit(const GetOp& get) {
   op.memory = get.local;
   op.region = get.region;
   op.offset_bytes = get.offset_bytes;
-  op.deadline = get.deadline;
+  op.deadline = first_end(get.deadline, get.patience);
   return accept(op);
 }
 
@@ -134,7 +139,7 @@ Result<void> SimTransport::submit(const PutOp& put) {
   op.memory = put.local;
   op.region = put.region;
   op.offset_bytes = put.offset_bytes;
-  op.deadline = put.deadline;
+  op.deadline = first_end(put.deadline, put.patience);
   return accept(op);
 }
 

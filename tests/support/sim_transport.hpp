@@ -151,6 +151,8 @@ class SimTransport final : public transport::Transport {
   void fail_peer(transport::PeerId peer);
 
   SimFabric& fabric_;
+  [[nodiscard]] TimePoint first_end(TimePoint deadline, Duration patience) const;
+
   const Clock& clock_;
   SimLink link_;
   Prng prng_;

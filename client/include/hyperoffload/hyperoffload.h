@@ -39,9 +39,10 @@
  * ho_close are useful.
  *
  * Time. A call waits for transfers only where its text says so, and at most until their deadlines.
- * A piece of a transfer (a few MiB) has ho_connect_options.op_deadline_ms from when it is sent; a
- * copy on this machine 60 s; a stage between flash and memory 10 s. A control request has 2 s, and
- * a grant of memory some more for each GB.
+ * A piece of a transfer (a few MiB) has ho_connect_options.op_deadline_ms from when it is sent;
+ * over "tcp" 20 times as long while its node sends or takes bytes. A copy on this machine has 60 s,
+ * a stage between flash and memory 10 s. A control request has 2 s, and a grant of memory some more
+ * for each GB.
  *
  * fork(). A child process has no transfer thread, so fork before ho_connect. A child of a later
  * fork may only exec or _exit.
@@ -105,10 +106,12 @@ typedef struct ho_connect_options {
                               "tcp", "ucx", "ofi", "local,tcp". A single one is forced; drivers
                               that are not listed are forbidden */
   uint32_t op_deadline_ms; /* deadline of each piece of a transfer (a few MiB), counted from when
-                              it is sent, for all drivers except "local"; 0: 1500. Below 800 a cut
-                              link loses the node, even if another link leads to it. "local" copies
-                              by itself and waits for no node, so it has no such deadline. Time
-                              in which the job was stopped does not count */
+                              it is sent, for all drivers except "local"; 0: 1500. Over "tcp" it
+                              counts from the last byte that moved, and a piece has 20 times as
+                              long: links are shared. Below 800 a cut link loses the node, even if
+                              another link leads to it. "local" copies by itself and waits for no
+                              node, so it has no such deadline. Time in which the job was stopped
+                              does not count */
   const char* ucx_module;  /* absolute path of the driver "ucx", which is opened only when it is
                               used; NULL or "": hyperoffload/hyperoffload-ucx.so beside
                               this library */

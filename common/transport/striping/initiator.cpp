@@ -113,13 +113,14 @@ void Initiator::unregister_memory(LocalId local) {
 
 Result<void> Initiator::submit(const GetOp& get) {
   return accept(Request{get.op, get.into.data(), get.into.size(), get.local, get.region,
-                        get.offset_bytes, get.deadline, get.not_after, true});
+                        get.offset_bytes, get.deadline, get.not_after, true, get.patience});
 }
 
 Result<void> Initiator::submit(const PutOp& put) {
   // Only read from: a put's source is not written to.
   return accept(Request{put.op, const_cast<std::byte*>(put.from.data()), put.from.size(), put.local,
-                        put.region, put.offset_bytes, put.deadline, put.not_after, false});
+                        put.region, put.offset_bytes, put.deadline, put.not_after, false,
+                        put.patience});
 }
 
 Result<void> Initiator::accept(const Request& request) {
@@ -160,9 +161,14 @@ Result<void> Initiator::accept(const Request& request) {
   slot.lent = false;
   slot.given_back = false;
   slot.code = Errc::kOk;
+  slot.patience = caps_.gives_back ? request.patience : Duration::max();
   slot.deadline = request.deadline;
+  slot.look_at = slot.deadline;
+  if (slot.patience != Duration::max()) {
+    slot.look_at = std::min(slot.deadline, clock_.now() + slot.patience);
+  }
   slot.not_after = request.not_after;
-  earliest_ = std::min(earliest_, request.deadline);
+  earliest_ = std::min(earliest_, slot.look_at);
   SlotRing& ring = slot.op.kind() == LaneKind::kSmall ? peer.small : peer.large;
   const bool first = ring.empty();
   ring.push(index);
@@ -312,15 +318,33 @@ Duration Initiator::forgive_own_pause(TimePoint now) {
     if (slot.peer == nullptr) continue;
     if (slot.deadline < TimePoint::max() - pause) slot.deadline += pause;
     slot.deadline = std::min(slot.deadline, slot.not_after);
-    earliest_ = std::min(earliest_, slot.deadline);
+    slot.look_at =
+        std::min(slot.look_at + std::min(pause, TimePoint::max() - slot.look_at), slot.deadline);
+    earliest_ = std::min(earliest_, slot.look_at);
   }
   return pause;
 }
 
+/// When the operation's time ends if nothing moves from now on. One that waits for a fence or
+/// another rail has only as long as it had at first.
+TimePoint Initiator::end_of(const Slot& slot, std::uint32_t index) const {
+  const auto among = [&](const std::vector<std::uint32_t>& list) {
+    return std::find(list.begin(), list.end(), index) != list.end();
+  };
+  const Peer& peer = *slot.peer;
+  const bool waits = peer.state != PeerState::kOpen || among(peer.again) || among(peer.held);
+  if (slot.patience == Duration::max() || waits) return slot.look_at;
+  const TimePoint moved = slot.lent ? peer.rails->moved_at(slot.rail) : peer.rails->moved_at();
+  return std::min(slot.deadline, std::max(slot.look_at, moved + slot.patience));
+}
+
 void Initiator::expire(TimePoint now) {
   // No rail takes an operation back: the peer's connections go with it.
-  for (Slot& slot : slots_) {
-    if (slot.peer == nullptr || slot.deadline > now) continue;
+  for (std::uint32_t i = 0; i < slots_.size(); ++i) {
+    Slot& slot = slots_[i];
+    if (slot.peer == nullptr || slot.look_at > now) continue;
+    slot.look_at = end_of(slot, i);
+    if (slot.look_at > now) continue;
     if (slot.code == Errc::kOk) slot.code = Errc::kDeadline;
     start_close(*slot.peer);
   }
@@ -331,7 +355,7 @@ void Initiator::expire(TimePoint now) {
     if (slot.peer->state != PeerState::kOpen) {
       fail_slot(i, Errc::kUnavailable);
     } else {
-      earliest_ = std::min(earliest_, slot.deadline);
+      earliest_ = std::min(earliest_, slot.look_at);
     }
   }
 }

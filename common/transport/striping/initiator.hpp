@@ -30,9 +30,9 @@ struct InitiatorOptions {
 /// queues, small ones apart from large ones, until a rail takes it; an operation is one piece, on
 /// one rail. An operation that comes back from a lost rail is posted again: a get at once, a put
 /// when the rail has ended at the target as well. One that was given back is not posted again: it
-/// ends where it would have been. An operation that passes its deadline closes its
-/// peer; it ends with kDeadline, the peer's others with kUnavailable, each once its rail has let go
-/// of its bytes.
+/// ends where it would have been. An operation that passes its deadline, or on whose rail nothing
+/// has moved for its patience, closes its peer; it ends with kDeadline, the peer's others with
+/// kUnavailable, each once its rail has let go of its bytes.
 ///
 /// Time in which nobody polled says nothing about peers, and is added to all deadlines, but never
 /// beyond the lease: an answer about memory that the target has taken back is not to be trusted.
@@ -100,6 +100,8 @@ class Initiator final : public Transport {
     std::uint32_t rail = 0;   ///< that has or had it
     Errc code = Errc::kOk;    ///< else it has failed, and ends when it is not lent any more
     TimePoint deadline;
+    TimePoint look_at;    ///< it ends then, unless something has moved and it has time left
+    Duration patience{};  ///< without a move
     TimePoint not_after;
   };
 
@@ -114,6 +116,7 @@ class Initiator final : public Transport {
   void finish(std::uint32_t slot);
   void forget_closed_peers();
   [[nodiscard]] Duration forgive_own_pause(TimePoint now);
+  [[nodiscard]] TimePoint end_of(const Slot& slot, std::uint32_t index) const;
   void expire(TimePoint now);
 
   const InitiatorOptions options_;
@@ -126,7 +129,7 @@ class Initiator final : public Transport {
   std::vector<std::uint32_t> free_slots_;
   std::vector<RailOp*> ended_;
   EndedOps done_;
-  TimePoint earliest_ = TimePoint::max();  ///< no slot in use has an earlier deadline
+  TimePoint earliest_ = TimePoint::max();  ///< no slot in use has an earlier look_at
   TimePoint last_poll_{};                  ///< or when the first operation after none began
   std::size_t closing_peers_ = 0;
   std::uint32_t next_id_ = 1;

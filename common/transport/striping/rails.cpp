@@ -189,6 +189,14 @@ Duration Rails::silence() const {
   return shortest.value_or(Duration{0});
 }
 
+TimePoint Rails::moved_at() const {
+  TimePoint latest{};
+  for (const Entry& entry : rails_) {
+    if (entry.state == State::kOpen) latest = std::max(latest, entry.moved);
+  }
+  return latest;
+}
+
 std::optional<Error> Rails::advance(TimePoint now, std::span<RemoteRegion* const> regions) {
   for (std::uint32_t i = 0; i < count(); ++i) {
     Entry& entry = rails_[i];

@@ -70,6 +70,10 @@ class Rails {
   /// How long nothing has moved on any open rail that has operations, of the time that was watched;
   /// zero where none has.
   [[nodiscard]] Duration silence() const;
+  /// When something moved last on a rail that has operations.
+  [[nodiscard]] TimePoint moved_at(std::uint32_t rail) const { return rails_[rail].moved; }
+  /// On any that is open.
+  [[nodiscard]] TimePoint moved_at() const;
   /// In flight, large operations only.
   [[nodiscard]] std::uint64_t large_bytes() const { return large_bytes_; }
 

@@ -39,6 +39,7 @@ struct Request {
   TimePoint deadline;
   TimePoint not_after;
   bool is_get = false;
+  Duration patience = Duration::max();
 
   /// Its local bytes are all in the memory.
   [[nodiscard]] bool inside(std::span<const std::byte> memory) const {

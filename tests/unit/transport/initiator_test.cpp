@@ -257,6 +257,63 @@ TEST_CASE("initiator: a deadline ends its operation, its peer, and no other peer
   CHECK(bed.turn() == Ended{{9, Errc::kOk}});
 }
 
+TEST_CASE("initiator: patience lasts while bytes move, and no longer than the deadline") {
+  Bed bed(Fenced::kYes, "a", {64, 2 * kMiB});
+  const auto get = [&](std::uint64_t op, std::uint64_t bytes) {
+    GetOp one{OpId(op),  std::span(bed.memory).first(bytes),
+              bed.local, bed.region,
+              0,         bed.clock.now() + 4s};
+    one.patience = 300ms;
+    return bed.initiator->submit(one);
+  };
+  // The second one waits here: there are too many bytes in flight.
+  REQUIRE(get(1, 2 * kMiB).ok());
+  REQUIRE(get(2, 2 * kMiB).ok());
+  REQUIRE(bed.rail(0).ops.size() == 1);
+  const auto crawl = [&](Duration time) {
+    Ended ended;
+    for (const TimePoint end = bed.clock.now() + time; bed.clock.now() < end && ended.empty();) {
+      bed.rail(0).moves = true;
+      ended.merge(bed.pass(200ms));
+    }
+    return ended;
+  };
+  CHECK(crawl(2s).empty());
+  SECTION("until nothing moves") {
+    CHECK(bed.pass(100ms).empty());
+    CHECK(bed.pass(100ms) == Ended{{1, Errc::kDeadline}, {2, Errc::kDeadline}});
+  }
+  SECTION("until the deadline") {
+    const Ended ended = crawl(3s);
+    CHECK(ended == Ended{{1, Errc::kDeadline}, {2, Errc::kDeadline}});
+  }
+  SECTION("until it is done") {
+    bed.rail(0).end_first(Errc::kOk);
+    CHECK(bed.turn() == Ended{{1, Errc::kOk}});
+    CHECK(crawl(1s).empty());
+    bed.rail(0).end_first(Errc::kOk);
+    CHECK(bed.turn() == Ended{{2, Errc::kOk}});
+  }
+}
+
+TEST_CASE("initiator: patience does not wait for another rail") {
+  Bed bed;
+  REQUIRE(bed.initiator
+              ->submit(PutOp{OpId(1), std::span(bed.memory).first(4096), bed.local, bed.region, 0,
+                             bed.clock.now() + 10s, TimePoint::max(), 2s})
+              .ok());
+  FakeRail& other = bed.rail(bed.rail(0).ops.empty() ? 0 : 1);
+  // Its rail is lost and the peer does not answer the fence, while bytes move on the other one.
+  bed.rail(&other == &bed.rail(0) ? 1 : 0).break_down();
+  REQUIRE(bed.get(2).ok());
+  Ended ended;
+  for (int i = 0; i < 30; ++i) {
+    other.moves = true;
+    ended.merge(bed.pass(100ms));
+  }
+  CHECK(ended == Ended{{1, Errc::kDeadline}, {2, Errc::kUnavailable}});
+}
+
 TEST_CASE("initiator: an operation past its deadline ends once its rail has let go of its bytes") {
   Bed bed(Fenced::kYes, "a");
   REQUIRE(bed.get(1, 4096, 100ms).ok());
