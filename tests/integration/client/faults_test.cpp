@@ -22,6 +22,7 @@ using namespace std::chrono_literals;
 using test::connect_pool;
 using test::PlannedJob;
 using test::PoolHandle;
+using test::PoolSpec;
 using test::TwoNodes;
 using test::within;
 
@@ -291,6 +292,30 @@ TEST_CASE("client faults: a node that let a transfer over tcp time out gives no 
   const ho_status status = ho_wait(pool.get(), ticket);
   INFO(ho_last_error());
   CHECK(status == HO_OK);
+  ho_free(pool.get(), memory);
+}
+
+TEST_CASE("client faults: a link on which pieces take longer than the deadline loses no node") {
+  PoolSpec spec;
+  spec.link_bytes_per_s = 8U << 20U;
+  TwoNodes nodes(spec);
+  const PoolHandle pool = connect_pool(nodes.address(0), "tcp", "test", 0, 200);
+  ho_allocation* memory = nullptr;
+  std::vector<char> bytes(16U << 20U, 'a');
+  std::vector<char> back(bytes.size());
+  REQUIRE(ho_allocate(pool.get(), bytes.size(), &memory) == HO_OK);
+  REQUIRE(ho_register(pool.get(), bytes.data(), bytes.size()) == HO_OK);
+  REQUIRE(ho_register(pool.get(), back.data(), back.size()) == HO_OK);
+  std::uint64_t ticket = 0;
+  REQUIRE(ho_put(pool.get(), memory, 0, bytes.data(), bytes.size(), &ticket) == HO_OK);
+  ho_status status = ho_wait(pool.get(), ticket);
+  INFO(ho_last_error());
+  REQUIRE(status == HO_OK);
+  REQUIRE(ho_get(pool.get(), memory, 0, back.data(), back.size(), &ticket) == HO_OK);
+  status = ho_wait(pool.get(), ticket);
+  INFO(ho_last_error());
+  CHECK(status == HO_OK);
+  CHECK(back == bytes);
   ho_free(pool.get(), memory);
 }
 

@@ -24,7 +24,9 @@ std::string TwoNodes::config(int node) const {
          "\"\nddr_bytes: " + std::to_string(spec_.ddr_bytes) +
          "\nsegment_bytes: 2097152\nlease_ms: " + std::to_string(spec_.lease_ms) +
          "\ndrain_ms: 500\nunix_socket: \"" + folder_.file("n" + number + ".sock") + "\"\n" +
-         (spec_.tcp ? "tcp_listen: \"127.0.0.1:0\"\n" : "") + "tcp { address: \"127.0.0.1\" }\n" +
+         (spec_.tcp ? "tcp_listen: \"127.0.0.1:0\"\n" : "") +
+         "tcp { address: \"127.0.0.1\" link_bytes_per_s: " +
+         std::to_string(spec_.link_bytes_per_s) + " }\n" +
          (spec_.tcp || spec_.ucx ? "insecure: true\n" : "") + (spec_.ucx ? "ucx { }\n" : "") +
          (spec_.flash_bytes > 0 && node >= spec_.flash_from
               ? "flash { path: \"" + flash_path(node) + "\" }\n"

@@ -23,6 +23,7 @@ struct PoolSpec {
   std::uint64_t blocks_flash_bytes = 0;  ///< of its flash; 0: none
   int nodes = 2;                         ///< more than two for what two cannot show
   const char* racks = "";                ///< a letter a node; empty: none is configured
+  std::uint64_t link_bytes_per_s = 0;    ///< of a node's tcp; 0: no limit
 };
 
 /// A pool of real daemons, two unless the test asks for more, on this machine, reached by Unix
