@@ -323,7 +323,7 @@ Result<void> Mover::submit_piece(const Operation& operation) {
   }
   // A driver that knows whether anything moves is patient with a link that others use, too.
   const Duration patience = driver.port.op_deadline;
-  const int times = driver.port.transport->caps().gives_back ? kSlowTimes : 1;
+  const int times = driver.port.transport->caps().patient ? kSlowTimes : 1;
   const TimePoint deadline = std::min(clock_.now() + times * patience, lease_end);
   if (operation.direction == Direction::kGet) {
     return driver.port.transport->submit(transport::GetOp{operation.op, operation.memory, local,

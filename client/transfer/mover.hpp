@@ -30,7 +30,7 @@ struct DriverPort {
   /// Pieces of large transfers in flight; more would only delay urgent ones.
   std::uint32_t pieces_max = 8;
   std::uint32_t small_pieces_max = 16;  ///< pieces of small transfers, in addition
-  /// For a piece. With Caps::gives_back: without a move; a slow one has 20 times as long.
+  /// For a piece. With Caps::patient: without a move; a slow one has 20 times as long.
   Duration op_deadline{};
 };
 

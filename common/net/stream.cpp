@@ -15,6 +15,9 @@ namespace {
 
 constexpr std::size_t kGatheredBytes = std::size_t{16} << 10U;  // a record of TLS
 constexpr std::size_t kEncryptedAtOnce = std::size_t{64} << 10U;
+/// What the kernel takes beyond what is on its way: more would hide from the owner whether bytes
+/// move, and keep the order in which it would send.
+constexpr int kUnsentBytes = 1 << 20;
 
 void set_option(int fd, int level, int name, int value) {
   // None of them is needed for being right.
@@ -25,6 +28,7 @@ void set_option(int fd, int level, int name, int value) {
 /// sign of it, whether or not something is under way.
 void set_options(int fd) {
   set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  set_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsentBytes);
   set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
   set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 5);
   set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 5);

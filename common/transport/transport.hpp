@@ -36,7 +36,8 @@ struct Caps {
   std::uint32_t depth_ops_max = 0;   ///< operations in flight beyond which submit() answers kBusy
   bool needs_peer_progress = false;  ///< operations stop while the peer's process is stopped
   bool needs_descriptor = false;     ///< attach() needs RegionGrant::fd (same node)
-  bool gives_back = false;           ///< give_back(), silence() and `patience` work
+  bool gives_back = false;           ///< give_back() and silence() work
+  bool patient = false;              ///< `patience` of operations works
 };
 
 /// What an owner's sessions have moved. One thread counts, any thread reads.

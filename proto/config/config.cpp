@@ -200,6 +200,9 @@ class Checker {
               std::to_string(kLinkWeightMax));
       }
       quota.link_bytes_per_s_min = one.link_bytes_per_s_min();
+      if (quota.link_bytes_per_s_min > 0 && one.user().empty() && one.certificate().empty()) {
+        wrong("link_bytes_per_s_min: name a user or certificate; a link cannot promise it to all");
+      }
       config_.access.quotas.push_back(std::move(quota));
     }
   }

@@ -58,6 +58,7 @@ SimTransport::SimTransport(SimFabric& fabric, const Clock& clock, const SimLink&
   caps_.name = "sim";
   caps_.needs_peer_progress = true;
   caps_.gives_back = true;
+  caps_.patient = true;
   set_link(link);
 }
 

@@ -108,7 +108,8 @@ typedef struct ho_connect_options {
   uint32_t op_deadline_ms; /* deadline of each piece of a transfer (a few MiB), counted from when
                               it is sent, for all drivers except "local"; 0: 1500. Over "tcp" it
                               counts from the last byte that moved, and a piece has 20 times as
-                              long: links are shared. Below 800 a cut link loses the node, even if
+                              long, or until the lease ends under which it was sent: links are
+                              shared. Below 800 a cut link loses the node, even if
                               another link leads to it. "local" copies by itself and waits for no
                               node, so it has no such deadline. Time in which the job was stopped
                               does not count */

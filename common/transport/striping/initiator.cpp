@@ -161,7 +161,7 @@ Result<void> Initiator::accept(const Request& request) {
   slot.lent = false;
   slot.given_back = false;
   slot.code = Errc::kOk;
-  slot.patience = caps_.gives_back ? request.patience : Duration::max();
+  slot.patience = caps_.patient ? request.patience : Duration::max();
   slot.deadline = request.deadline;
   slot.look_at = slot.deadline;
   if (slot.patience != Duration::max()) {
@@ -326,7 +326,7 @@ Duration Initiator::forgive_own_pause(TimePoint now) {
 }
 
 /// When the operation's time ends if nothing moves from now on. One that waits for a fence or
-/// another rail has only as long as it had at first.
+/// another rail gets no more time meanwhile.
 TimePoint Initiator::end_of(const Slot& slot, std::uint32_t index) const {
   const auto among = [&](const std::vector<std::uint32_t>& list) {
     return std::find(list.begin(), list.end(), index) != list.end();

@@ -145,6 +145,7 @@ std::optional<std::uint32_t> Rails::post(RailOp& op) {
     Entry& entry = rails_[order[i]];
     if (entry.rail->state() != Rail::State::kOpen || !entry.rail->post(op)) continue;
     entry.bytes[kind] += op.length_bytes;
+    entry.rested = entry.rested || entry.ops == 0;
     ++entry.ops;
     if (op.kind() == LaneKind::kLarge) large_bytes_ += op.length_bytes;
     return order[i];
@@ -166,11 +167,12 @@ void Rails::progress(const Turn& turn, std::vector<RailOp*>& ended) {
     if (entry.rail == nullptr) continue;
     entry.connect_end += turn.forgiven;
     const bool idle = entry.ops == 0 && entry.rail->state() == Rail::State::kOpen;
+    const bool rested = std::exchange(entry.rested, false);
     if (idle || entry.rail->progress(ended)) {
       entry.moved = turn.now;
       entry.silent = {};
     } else {
-      entry.moved += turn.forgiven;
+      entry.moved = rested ? turn.now : entry.moved + turn.forgiven;
       entry.silent += turn.watched;
     }
   }

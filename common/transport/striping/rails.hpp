@@ -108,6 +108,7 @@ class Rails {
     std::array<std::uint64_t, 2> bytes{};  ///< in flight, by LaneKind
     std::uint32_t ops = 0;                 ///< in flight
     TimePoint moved;                       ///< when something moved last, or it was idle
+    bool rested = false;                   ///< an operation was posted when it had none
     Duration silent{};                     ///< watched since then
     TimePoint connect_end;
     std::optional<std::future<Result<std::string>>> fence;

@@ -42,30 +42,34 @@ bool overlaps(std::span<const std::byte> a, const std::byte* data, std::uint64_t
 
 }  // namespace
 
-Connection::Progress Connection::serve(std::span<std::byte> staging, const Limits& limits,
-                                       TimePoint now, HelloCheck& check) {
+Connection::Progress Connection::receive(std::span<std::byte> staging, std::size_t put_bytes_max,
+                                         TimePoint now, HelloCheck& check) {
   const OrderedByPeers order;
   now_ = now;
-  if (!stream_->established()) return {0, 0, establish(check)};
-  net::Moved got;
+  if (!stream_->established()) return {0, establish(check)};
   // No more is read than can be answered.
   const bool room = session_ == nullptr || out_.size() + staging.size() / kFrameBytes < kAnswersMax;
-  if (room && limits.in > 0 && stream_->readable()) {
-    got = in_.receive(
-        *stream_, staging, limits.in,
-        [&](std::span<const std::byte, kFrameBytes> head) { return take_head(head, check); },
-        [&] {
-          answer(put_answer_, put_, {});
-          return true;
-        });
-  }
-  net::Moved sent;
+  if (!room || !stream_->readable()) return {};
+  const net::Moved got = in_.receive(
+      *stream_, staging, put_bytes_max,
+      [&](std::span<const std::byte, kFrameBytes> head) { return take_head(head, check); },
+      [&] {
+        answer(put_answer_, put_, {});
+        return true;
+      });
+  if (got.bytes > 0) moved_ = now;
+  if (got.ended) end();
+  return {got.bytes, got.bytes > 0};
+}
+
+Connection::Progress Connection::send(std::size_t bytes_max, TimePoint now, HelloCheck& check) {
+  const OrderedByPeers order;
   const std::size_t unsent = stream_->unsent();
-  if (!got.ended && limits.out > 0 && sends()) sent = flush(limits.out, check);
-  const bool moved = got.bytes + sent.bytes > 0 || stream_->unsent() < unsent;
+  const net::Moved sent = flush(bytes_max, check);
+  const bool moved = sent.bytes > 0 || stream_->unsent() < unsent;
   if (moved) moved_ = now;
-  if (got.ended || sent.ended) end();
-  return {got.bytes, sent.bytes, moved};
+  if (sent.ended) end();
+  return {sent.bytes, moved};
 }
 
 /// Sends answers, and counts those that have gone out.

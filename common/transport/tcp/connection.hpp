@@ -78,22 +78,21 @@ class Connection {
   Connection& operator=(const Connection&) = delete;
   ~Connection() = default;
 
-  /// Bytes that serve() moves at most, each way; 0: none.
-  struct Limits {
-    std::size_t in = kChunkBytes;
-    std::size_t out = kChunkBytes;
-  };
+  /// What one call moved.
   struct Progress {
-    std::size_t in = 0;
-    std::size_t out = 0;
+    std::size_t bytes = 0;
     bool moved = false;  ///< bytes, or the connection's state
   };
-  /// Reads and writes one call's worth each.
-  Progress serve(std::span<std::byte> staging, const Limits& limits, TimePoint now,
-                 HelloCheck& check);
+  /// One call's worth of what comes in: headers, and a put's bytes up to the limit.
+  Progress receive(std::span<std::byte> staging, std::size_t put_bytes_max, TimePoint now,
+                   HelloCheck& check);
+  /// One call's worth of answers.
+  Progress send(std::size_t bytes_max, TimePoint now, HelloCheck& check);
+  /// A put's bytes are to come.
+  [[nodiscard]] bool amid_put() const { return !in_.place().empty(); }
   /// Whether there is something to send that the socket takes.
   [[nodiscard]] bool sends() const {
-    return stream_->established() && (!out_.empty() || stream_->unsent() > 0) &&
+    return !ended() && stream_->established() && (!out_.empty() || stream_->unsent() > 0) &&
            stream_->writable();
   }
   /// Takes memory out of its reach. Where an answer is half sent from there, it ends.
@@ -114,7 +113,9 @@ class Connection {
 
   bool hot = false;        ///< the target's: served without an event
   std::uint32_t idle = 0;  ///< the target's: rounds in which nothing moved
-  bool waits = false;      ///< the target's: for its turn on the link
+  bool waits_in = false;   ///< the target's: for its turn on the link, to receive
+  bool waits_out = false;  ///< likewise, to send
+  [[nodiscard]] bool waits() const { return waits_in || waits_out; }
 
  private:
   [[nodiscard]] bool establish(HelloCheck& check);

@@ -10,26 +10,22 @@
 namespace ho::transport::tcp {
 namespace {
 
-/// What a link may carry at once after it was idle: that of 2 ms, which the timer's errors and the
-/// thread's other work do not lose.
+constexpr double kPart = static_cast<double>(LinkTurns::kPartBytes);
+constexpr double kInfinite = std::numeric_limits<double>::infinity();
+
+/// After a rest a link may move the bytes of 2 ms at once: timers are late by less, and nothing is
+/// lost by it.
 constexpr double kBurstSeconds = 0.002;
-/// A minimum is kept over pauses of so long.
+/// A turn on a link with a rate takes so long at most.
+constexpr double kTurnSeconds = 0.005;
+/// A minimum that was not used is kept for so long.
 constexpr double kMinimumSeconds = 0.02;
-/// How far small operations may go ahead of what their flow may, in turns.
+/// How far small operations may go ahead of what their flow may, in turns, and of the link, in
+/// parts.
 constexpr double kSmallAhead = 4;
-/// A flow with a minimum goes ahead of its part as long as others want theirs. More than this is
-/// forgotten: else it would pay for it once they stop.
+/// An owner with a minimum goes ahead of its part as long as others want theirs. All beyond so many
+/// turns is forgotten: else it would pay for it once they stop.
 constexpr double kAheadMax = 16;
-
-std::uint64_t microseconds_of(Duration time) {
-  return static_cast<std::uint64_t>(
-      std::chrono::duration_cast<std::chrono::microseconds>(time).count());
-}
-
-double burst_of(std::uint64_t bytes_per_s, double seconds) {
-  return std::max(static_cast<double>(bytes_per_s) * seconds,
-                  2.0 * static_cast<double>(LinkTurns::kPartBytes));
-}
 
 }  // namespace
 
@@ -38,40 +34,48 @@ class LinkTurns::Flow {
   explicit Flow(Owner& of) : owner(of) {}
 
   Owner& owner;
-  double virtual_bytes = 0;          ///< against other flows of the owner
+  double had = 0;                    ///< bytes, against other flows of the owner
   bool waits = false;                ///< is in waiting_
   bool wants = false;                ///< is in wanting_
-  std::optional<TimePoint> refused;  ///< when it had to wait
+  std::optional<TimePoint> refused;  ///< since when it waits for its turn
 };
 
 struct LinkTurns::Owner {
   double weight = 1;
   Bucket minimum{0, 0};
   std::shared_ptr<LinkUse> use;  ///< null: not counted
-  double virtual_bytes = 0;
-  double flow_virtual_bytes = 0;  ///< the least of its waiting flows
-  std::size_t waiting = 0;        ///< flows
+  double had = 0;                ///< bytes, divided by its weight
+  double flow_had = 0;           ///< the least that one of its waiting flows has had
+  std::size_t waiting = 0;       ///< flows
   std::vector<std::unique_ptr<Flow>> flows;
 };
 
+LinkTurns::Bucket::Bucket(std::uint64_t bytes_per_s, double seconds_max)
+    : bytes_per_s_(bytes_per_s),
+      bytes_max_(std::max(static_cast<double>(bytes_per_s) * seconds_max, 2 * kPart)),
+      bytes_(bytes_max_) {}
+
 void LinkTurns::Bucket::fill(TimePoint now) {
-  const double passed = std::chrono::duration<double>(now - filled_).count();
+  if (!limits()) return;
+  const double seconds = std::chrono::duration<double>(now - filled_).count();
   filled_ = now;
-  bytes_ = std::min(most_, bytes_ + rate_ * passed);
+  bytes_ = std::min(bytes_max_, bytes_ + static_cast<double>(bytes_per_s_) * seconds);
 }
 
-void LinkTurns::Bucket::take(std::uint64_t bytes, double debt_max) {
-  bytes_ = std::max(bytes_ - static_cast<double>(bytes), -debt_max);
+void LinkTurns::Bucket::take(std::uint64_t bytes, double debt_bytes_max) {
+  if (limits()) bytes_ = std::max(bytes_ - static_cast<double>(bytes), -debt_bytes_max);
 }
 
 Duration LinkTurns::Bucket::until_half() const {
-  if (!limits() || bytes_ >= most_ / 2) return Duration::zero();
-  return std::chrono::duration_cast<Duration>(
-      std::chrono::duration<double>((most_ / 2 - bytes_) / rate_));
+  const double seconds = (bytes_max_ / 2 - bytes_) / static_cast<double>(bytes_per_s_);
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
 }
 
 LinkTurns::LinkTurns(Way way, std::uint64_t bytes_per_s)
-    : way_(way), link_(bytes_per_s, burst_of(bytes_per_s, kBurstSeconds)) {}
+    : way_(way), link_(bytes_per_s, kBurstSeconds), turn_(static_cast<double>(kTurnBytes)) {
+  if (bytes_per_s == 0) return;
+  turn_ = std::clamp(static_cast<double>(bytes_per_s) * kTurnSeconds, kPart, turn_);
+}
 
 LinkTurns::~LinkTurns() = default;
 
@@ -80,13 +84,18 @@ LinkTurns::Flow& LinkTurns::join(const LinkShare& share) {
   auto& owner = owners_[share.owner];
   if (!owner) {
     owner = std::make_unique<Owner>();
-    owner->virtual_bytes = virtual_bytes_;
+    owner->had = had_;
   }
   owner->weight = share.weight;
-  owner->minimum = Bucket(share.bytes_per_s_min, burst_of(share.bytes_per_s_min, kMinimumSeconds));
-  owner->minimum.fill(now_);
+  if (owner->minimum.bytes_per_s() != share.bytes_per_s_min) {
+    owner->minimum = Bucket(share.bytes_per_s_min, kMinimumSeconds);
+    owner->minimum.fill(now_);
+  }
   owner->use = share.use;
   owner->flows.push_back(std::make_unique<Flow>(*owner));
+  ++flows_;
+  waiting_.reserve(flows_);
+  wanting_.reserve(flows_);
   return *owner->flows.back();
 }
 
@@ -95,40 +104,38 @@ void LinkTurns::leave(Flow& flow) {
   std::erase(wanting_, &flow);
   Owner& owner = flow.owner;
   if (flow.waits) --owner.waiting;
+  --flows_;
   std::erase_if(owner.flows, [&](const auto& one) { return one.get() == &flow; });
-  if (!owner.flows.empty()) return;
-  std::erase_if(owners_, [&](const auto& entry) { return entry.second.get() == &owner; });
 }
 
 void LinkTurns::begin_round(TimePoint now) {
   now_ = now;
-  if (link_.limits()) link_.fill(now);
+  link_.fill(now);
   for (Flow* const flow : waiting_) {
     flow->waits = false;
     flow->owner.waiting = 0;
+    if (!flow->wants) flow->refused.reset();
   }
   waiting_.clear();
   std::swap(waiting_, wanting_);
   if (waiting_.empty()) return;
-  constexpr double kNone = std::numeric_limits<double>::infinity();
-  double least = kNone;
+  double least = kInfinite;
   heaviest_ = 1;
   for (Flow* const flow : waiting_) {
     flow->waits = true;
     flow->wants = false;
     Owner& owner = flow->owner;
-    const double before = owner.waiting++ == 0 ? kNone : owner.flow_virtual_bytes;
-    owner.flow_virtual_bytes = std::min(before, flow->virtual_bytes);
-    least = std::min(least, owner.virtual_bytes);
+    const double before = owner.waiting++ == 0 ? kInfinite : owner.flow_had;
+    owner.flow_had = std::min(before, flow->had);
+    owner.minimum.fill(now);
+    least = std::min(least, owner.had);
     heaviest_ = std::max(heaviest_, owner.weight);
   }
-  virtual_bytes_ = std::max(virtual_bytes_, least);
-  const double ahead_max = kAheadMax * static_cast<double>(kTurnBytes);
+  had_ = std::max(had_, least);
   for (Flow* const flow : waiting_) {
     Owner& owner = flow->owner;
-    if (owner.minimum.limits()) owner.minimum.fill(now);
-    owner.virtual_bytes = std::min(owner.virtual_bytes, virtual_bytes_ + ahead_max);
-    flow->virtual_bytes = std::min(flow->virtual_bytes, owner.flow_virtual_bytes + ahead_max);
+    owner.had = std::min(owner.had, had_ + kAheadMax * turn_);
+    flow->had = std::min(flow->had, owner.flow_had + kAheadMax * turn_);
   }
 }
 
@@ -139,56 +146,58 @@ bool LinkTurns::owed(const Flow& flow) const {
 /// A flow that had nothing to move has no claim from that time, and none is had against it.
 void LinkTurns::catch_up(Flow& flow) {
   Owner& owner = flow.owner;
-  if (owner.minimum.limits()) owner.minimum.fill(now_);
-  if (waiting_.empty()) virtual_bytes_ = std::max(virtual_bytes_, owner.virtual_bytes);
+  owner.minimum.fill(now_);
+  if (waiting_.empty()) had_ = std::max(had_, owner.had);
   if (owner.waiting == 0) {
-    owner.virtual_bytes = std::max(owner.virtual_bytes, virtual_bytes_);
-    owner.flow_virtual_bytes = std::max(owner.flow_virtual_bytes, flow.virtual_bytes);
+    owner.had = std::max(owner.had, had_);
+    owner.flow_had = std::max(owner.flow_had, flow.had);
   }
-  flow.virtual_bytes = std::max(flow.virtual_bytes, owner.flow_virtual_bytes);
+  flow.had = std::max(flow.had, owner.flow_had);
 }
 
-std::uint64_t LinkTurns::allowance(Flow& flow, bool small) {
+std::uint64_t LinkTurns::allowance(Flow& flow, Size size) {
   Owner& owner = flow.owner;
   if (!flow.waits) catch_up(flow);
-  const double turn = static_cast<double>(kTurnBytes);
-  const double ahead = small ? kSmallAhead : 1;
+  if (flow.refused && now_ - *flow.refused >= kWaitMax) return kPartBytes;
+  const bool small = size == Size::kSmall;
+  const double ahead_max = (small ? kSmallAhead : 1) * turn_;
   const bool other_owners = waiting_.size() > owner.waiting;
   const bool other_flows = owner.waiting > (flow.waits ? 1U : 0U);
-  const bool owner_waits = other_owners && !owed(flow) &&
-                           owner.virtual_bytes - virtual_bytes_ >= ahead * turn / heaviest_;
-  const bool flow_waits =
-      other_flows && flow.virtual_bytes - owner.flow_virtual_bytes >= ahead * turn;
-  const double link_least = small ? -kSmallAhead * static_cast<double>(kPartBytes) : 0;
+  const bool owner_waits = other_owners && !owed(flow) && owner.had - had_ >= ahead_max / heaviest_;
+  const bool flow_waits = other_flows && flow.had - owner.flow_had >= ahead_max;
+  const double link_least = small ? -kSmallAhead * kPart : 0;
   const bool link_waits = link_.limits() && link_.bytes() <= link_least;
   if (owner_waits || flow_waits || link_waits) {
-    want(flow);
     if (!flow.refused) flow.refused = now_;
+    want(flow);
     return 0;
   }
-  const double part = static_cast<double>(kPartBytes);
   double most = static_cast<double>(std::numeric_limits<std::uint32_t>::max());
   if (other_owners) {
-    most = std::clamp(turn * owner.weight / heaviest_, part, turn);
+    most = std::clamp(turn_ * owner.weight / heaviest_, kPart, turn_);
   } else if (other_flows) {
-    most = turn;
+    most = turn_;
   }
-  if (link_.limits()) most = std::min(most, std::max(link_.bytes(), part));
+  if (link_.limits()) most = std::min(most, std::max(link_.bytes(), kPart));
   return static_cast<std::uint64_t>(most);
 }
 
-void LinkTurns::moved(Flow& flow, std::uint64_t bytes, bool wants_more) {
+void LinkTurns::moved(Flow& flow, std::uint64_t bytes) {
+  if (bytes == 0) return;
   Owner& owner = flow.owner;
   if (owner.use) {
     (way_ == Way::kIn ? owner.use->in_bytes : owner.use->out_bytes).add(bytes);
-    if (flow.refused && bytes > 0) owner.use->waited_us.add(microseconds_of(now_ - *flow.refused));
+    if (flow.refused) {
+      const auto waited =
+          std::chrono::duration_cast<std::chrono::microseconds>(now_ - *flow.refused);
+      owner.use->waited_us.add(static_cast<std::uint64_t>(waited.count()));
+    }
   }
   flow.refused.reset();
-  owner.virtual_bytes += static_cast<double>(bytes) / owner.weight;
-  flow.virtual_bytes += static_cast<double>(bytes);
-  if (link_.limits()) link_.take(bytes, std::numeric_limits<double>::infinity());
-  if (owner.minimum.limits()) owner.minimum.take(bytes, static_cast<double>(kPartBytes));
-  if (wants_more) want(flow);
+  owner.had += static_cast<double>(bytes) / owner.weight;
+  flow.had += static_cast<double>(bytes);
+  link_.take(bytes, kInfinite);
+  owner.minimum.take(bytes, kPart);
 }
 
 void LinkTurns::want(Flow& flow) {
@@ -196,6 +205,8 @@ void LinkTurns::want(Flow& flow) {
   wanting_.push_back(&flow);
 }
 
-Duration LinkTurns::until_free() const { return link_.until_half(); }
+Duration LinkTurns::until_free() const {
+  return link_.limits() && link_.bytes() <= 0 ? link_.until_half() : Duration::zero();
+}
 
 }  // namespace ho::transport::tcp

@@ -20,14 +20,20 @@ namespace ho::transport::tcp {
 /// and says how many it did. Pure: time comes from the caller. One thread.
 class LinkTurns {
  public:
-  /// What the heaviest owner moves at a time while others wait; the others less, by weight.
+  enum class Way : std::uint8_t { kIn, kOut };
+  /// Small operations, and headers, wait only where their flow is far ahead.
+  enum class Size : std::uint8_t { kLarge, kSmall };
+
+  /// What the heaviest owner moves at a time while others wait, on a slow link less; the others
+  /// less than that, by weight.
   static constexpr std::uint64_t kTurnBytes = 1U << 20U;
   /// Less is not given out: each call to the kernel has its price.
   static constexpr std::uint64_t kPartBytes = 64U << 10U;
+  /// A flow that waited for so long gets a part, whatever its weight: its job must not take the
+  /// node for lost.
+  static constexpr Duration kWaitMax = std::chrono::milliseconds(200);
 
   class Flow;
-
-  enum class Way : std::uint8_t { kIn, kOut };
 
   /// @param bytes_per_s  what the link carries; 0: not known, then flows only take turns.
   LinkTurns(Way way, std::uint64_t bytes_per_s);
@@ -42,11 +48,14 @@ class LinkTurns {
   void begin_round(TimePoint now);
   /// Whether the flow's owner has not had its minimum: such flows are asked before the others.
   [[nodiscard]] bool owed(const Flow& flow) const;
-  /// @param small  for operations that wait only where the flow is far ahead.
-  /// @return bytes that the flow may move now; 0: it waits, for the others or for the link.
-  [[nodiscard]] std::uint64_t allowance(Flow& flow, bool small);
-  /// @param wants_more  whether there is more to move, as far as the caller knows.
-  void moved(Flow& flow, std::uint64_t bytes, bool wants_more);
+  /// Bytes that the flow may move now. 0: it waits, for the others or for the link, and is asked
+  /// for again in the next round.
+  [[nodiscard]] std::uint64_t allowance(Flow& flow, Size size);
+  /// After allowance() in the same round: what was moved.
+  void moved(Flow& flow, std::uint64_t bytes);
+  /// There is more to move, as far as the caller knows: others share the link with the flow in the
+  /// next round.
+  void want(Flow& flow);
 
   /// Until the link carries more; zero: it does now.
   [[nodiscard]] Duration until_free() const;
@@ -57,35 +66,36 @@ class LinkTurns {
   /// Bytes that may be moved: they come in at a rate, and some are kept.
   class Bucket {
    public:
-    Bucket(std::uint64_t bytes_per_s, double most)
-        : rate_(static_cast<double>(bytes_per_s)), most_(most), bytes_(most) {}
+    Bucket(std::uint64_t bytes_per_s, double seconds_max);
     void fill(TimePoint now);
-    /// @param debt_max  what is taken beyond counts for nothing.
-    void take(std::uint64_t bytes, double debt_max);
-    [[nodiscard]] bool limits() const { return rate_ > 0; }
+    /// @param debt_bytes_max  what is taken beyond it is forgotten.
+    void take(std::uint64_t bytes, double debt_bytes_max);
+    [[nodiscard]] bool limits() const { return bytes_per_s_ > 0; }
+    [[nodiscard]] std::uint64_t bytes_per_s() const { return bytes_per_s_; }
     [[nodiscard]] double bytes() const { return bytes_; }
     /// Until it is half full.
     [[nodiscard]] Duration until_half() const;
 
    private:
-    double rate_;  ///< bytes per second; 0: there is no limit
-    double most_;
+    std::uint64_t bytes_per_s_;  ///< 0: there is no limit
+    double bytes_max_;
     double bytes_;  ///< below 0: moved ahead of its time
     TimePoint filled_{};
   };
 
   void catch_up(Flow& flow);
-  void want(Flow& flow);
 
   const Way way_;
   Bucket link_;
-  std::map<std::string, std::unique_ptr<Owner>> owners_;
-  std::vector<Flow*> waiting_;  ///< wanted more in the last round
-  std::vector<Flow*> wanting_;  ///< want more in this one
+  double turn_;                                           ///< bytes
+  std::map<std::string, std::unique_ptr<Owner>> owners_;  ///< also those without sessions
+  std::vector<Flow*> waiting_;                            ///< wanted more in the last round
+  std::vector<Flow*> wanting_;                            ///< want more in this one
   TimePoint now_{};
   /// The least that a waiting owner has had: bytes, divided by its weight.
-  double virtual_bytes_ = 0;
+  double had_ = 0;
   double heaviest_ = 1;  ///< weight of an owner that waits
+  std::size_t flows_ = 0;
 };
 
 }  // namespace ho::transport::tcp

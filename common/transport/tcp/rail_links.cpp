@@ -10,10 +10,18 @@ void RailLinks::add(std::uint64_t bytes_per_s) {
 }
 
 void RailLinks::join(Session& session, const LinkShare& share) {
-  LinkShare of_rail = share;
-  of_rail.bytes_per_s_min /= links_.size();
-  minimums_ = minimums_ || of_rail.bytes_per_s_min > 0;
+  double all = 0;
+  for (const auto& link : links_) all += static_cast<double>(link->bytes_per_s);
+  const bool known = std::all_of(links_.begin(), links_.end(),
+                                 [](const auto& link) { return link->bytes_per_s > 0; });
+  minimums_ = minimums_ || share.bytes_per_s_min > 0;
   for (const auto& link : links_) {
+    // A rail carries the part of the minimum that it has of all.
+    const double part = known ? static_cast<double>(link->bytes_per_s) / all
+                              : 1 / static_cast<double>(links_.size());
+    LinkShare of_rail = share;
+    of_rail.bytes_per_s_min =
+        static_cast<std::uint64_t>(static_cast<double>(share.bytes_per_s_min) * part);
     session.flows.push_back({&link->in.join(of_rail), &link->out.join(of_rail)});
   }
 }
@@ -40,45 +48,65 @@ void RailLinks::begin_round(std::vector<Connection*>& hot, TimePoint now) {
     link->out.begin_round(now);
   }
   if (!std::exchange(some_wait_, false)) return;
-  std::stable_partition(hot.begin(), hot.end(),
-                        [](const Connection* one) { return one->idle > 0; });
-  if (!minimums_) return;
-  std::stable_partition(hot.begin(), hot.end(), [&](const Connection* one) { return owed(*one); });
+  const auto turn_of = [&](const Connection& one) {
+    if (minimums_ && owed(one)) return 0;
+    return one.idle > 0 ? 1 : 2;
+  };
+  order_.clear();
+  for (int turn = 0; turn < 3; ++turn) {
+    for (Connection* const one : hot) {
+      if (turn_of(*one) == turn) order_.push_back(one);
+    }
+  }
+  std::swap(hot, order_);
 }
 
 bool RailLinks::serve(Connection& connection, std::span<std::byte> staging, std::size_t chunk_bytes,
                       HelloCheck& check) {
-  connection.waits = false;
+  connection.waits_in = connection.waits_out = false;
   if (connection.session() == nullptr) {
-    return connection.serve(staging, {chunk_bytes, chunk_bytes}, now_, check).moved;
+    return connection.receive(staging, chunk_bytes, now_, check).moved;
   }
   Link& link = *links_[connection.rail()];
   const RailFlows flows = connection.session()->flows[connection.rail()];
-  const auto most = [&](LinkTurns& turns, LinkTurns::Flow& flow) {
-    return std::min<std::size_t>(chunk_bytes, turns.allowance(flow, connection.small()));
+  const auto small_if = [](bool small) {
+    return small ? LinkTurns::Size::kSmall : LinkTurns::Size::kLarge;
   };
-  const bool sends = connection.sends();
-  const Connection::Limits limits{most(link.in, *flows.in),
-                                  sends ? most(link.out, *flows.out) : chunk_bytes};
-  connection.waits = limits.in == 0 || limits.out == 0;
-  some_wait_ = some_wait_ || connection.waits;
-  const Connection::Progress progress = connection.serve(staging, limits, now_, check);
-  const bool lives = !connection.ended();
-  const bool more_in = lives && progress.in > 0 && connection.stream().readable();
-  const bool more_out = lives && limits.out > 0 && connection.sends();
-  if (limits.in > 0) link.in.moved(*flows.in, progress.in, more_in);
-  if (limits.out > 0) link.out.moved(*flows.out, progress.out, more_out);
-  return progress.moved;
+  // A header is small, whatever it asks for.
+  const bool header = connection.small() || !connection.amid_put();
+  const auto in =
+      std::min<std::uint64_t>(chunk_bytes, link.in.allowance(*flows.in, small_if(header)));
+  connection.waits_in = in == 0;
+  bool moved = false;
+  if (in > 0) {
+    const auto got = connection.receive(staging, in, now_, check);
+    link.in.moved(*flows.in, got.bytes);
+    if (connection.ended()) return got.moved;
+    if (got.bytes > 0 && connection.stream().readable()) link.in.want(*flows.in);
+    moved = got.moved;
+  }
+  if (connection.sends()) {
+    const auto size = small_if(connection.small());
+    const auto out = std::min<std::uint64_t>(chunk_bytes, link.out.allowance(*flows.out, size));
+    connection.waits_out = out == 0;
+    if (out > 0) {
+      const auto sent = connection.send(out, now_, check);
+      link.out.moved(*flows.out, sent.bytes);
+      if (connection.sends()) link.out.want(*flows.out);
+      moved = moved || sent.moved;
+    }
+  }
+  some_wait_ = some_wait_ || connection.waits();
+  return moved;
 }
 
 std::optional<Duration> RailLinks::pause(std::span<Connection* const> hot) const {
   std::optional<Duration> shortest;
+  const auto note = [&](Duration own) { shortest = std::min(shortest.value_or(own), own); };
   for (const Connection* const one : hot) {
-    if (!one->waits) continue;
-    // Those that wait for each other do so for a round only.
     const Link& link = *links_[one->rail()];
-    const Duration own = std::max(link.in.until_free(), link.out.until_free());
-    shortest = std::min(shortest.value_or(own), own);
+    if (one->waits_in) note(link.in.until_free());
+    if (one->waits_out) note(link.out.until_free());
   }
   return shortest;
 }

@@ -20,6 +20,10 @@ class RailLinks {
   /// The next rail. @param bytes_per_s  that it carries each way; 0: not known.
   void add(std::uint64_t bytes_per_s);
 
+  [[nodiscard]] std::uint64_t bytes_per_s(std::size_t rail) const {
+    return links_[rail]->bytes_per_s;
+  }
+
   /// A session's parts of all rails; leave() ends them, after the session's connections.
   void join(Session& session, const LinkShare& share);
   void leave(Session& session);
@@ -28,7 +32,7 @@ class RailLinks {
   /// whose owners have not had their minimum, then those that did not move in the last round, as a
   /// session's connections share its turns.
   void begin_round(std::vector<Connection*>& hot, TimePoint now);
-  /// Serves a connection as much as its session may move now; sets Connection::waits.
+  /// Serves a connection as much as its session may move now; sets what it waits for.
   /// @return whether anything moved.
   bool serve(Connection& connection, std::span<std::byte> staging, std::size_t chunk_bytes,
              HelloCheck& check);
@@ -37,14 +41,16 @@ class RailLinks {
 
  private:
   struct Link {
-    explicit Link(std::uint64_t bytes_per_s)
-        : in(LinkTurns::Way::kIn, bytes_per_s), out(LinkTurns::Way::kOut, bytes_per_s) {}
+    explicit Link(std::uint64_t rate)
+        : bytes_per_s(rate), in(LinkTurns::Way::kIn, rate), out(LinkTurns::Way::kOut, rate) {}
+    const std::uint64_t bytes_per_s;  ///< each way; 0: not known
     LinkTurns in;
     LinkTurns out;
   };
   [[nodiscard]] bool owed(const Connection& connection) const;
 
   std::vector<std::unique_ptr<Link>> links_;  ///< by rail
+  std::vector<Connection*> order_;            ///< of a round that begins
   TimePoint now_{};
   bool minimums_ = false;   ///< some session has one
   bool some_wait_ = false;  ///< for their turn, since the last round

@@ -33,6 +33,7 @@ TcpDriver::TcpDriver(const TcpOptions& options, std::optional<net::SocketAddress
   caps_.depth_ops_max = options.depth_ops_max;
   caps_.needs_peer_progress = true;
   caps_.gives_back = true;
+  caps_.patient = true;
 }
 
 Result<std::unique_ptr<Rail>> TcpDriver::connect(const RailSpec& spec) {

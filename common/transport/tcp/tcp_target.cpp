@@ -20,6 +20,7 @@
 #include "common/base/check.hpp"
 #include "common/base/clock.hpp"
 #include "common/base/unique_fd.hpp"
+#include "common/base/units.hpp"
 #include "common/net/address.hpp"
 #include "common/net/stream.hpp"
 #include "common/transport/tcp/connection.hpp"
@@ -48,8 +49,13 @@ constexpr Duration kSmallLinger = std::chrono::milliseconds(5);
 constexpr Duration kSweepEvery = std::chrono::milliseconds(500);
 constexpr int kAcceptsPerRound = 16;
 constexpr int kBacklog = 1024;
-/// What the kernel holds of answers that no peer has taken, of one connection.
-constexpr int kUnsentBytes = 1 << 20;
+
+/// How much of a connection's puts may wait in the kernel where the link is divided: that of 50 ms,
+/// within bounds. Bytes that wait there are out of turn, and to the initiator nothing moves.
+int window_bytes(std::uint64_t link_bytes_per_s) {
+  const std::uint64_t bytes = std::clamp<std::uint64_t>(link_bytes_per_s / 20, 256 * kKiB, kMiB);
+  return static_cast<int>(bytes);
+}
 
 /// Strangers may have so much of the thread: a step of a handshake a round, beside data.
 constexpr int kShakesPerRound = 1;
@@ -329,8 +335,10 @@ std::size_t TcpTarget::accept_some() {
 }
 
 void TcpTarget::take(UniqueFd socket, std::uint8_t rail) {
-  (void)::setsockopt(socket.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kUnsentBytes,
-                     sizeof kUnsentBytes);
+  if (const std::uint64_t rate = links_.bytes_per_s(rail); rate > 0) {
+    const int window = window_bytes(rate);
+    (void)::setsockopt(socket.get(), IPPROTO_TCP, TCP_WINDOW_CLAMP, &window, sizeof window);
+  }
   const int fd = socket.get();
   auto stream = std::make_unique<net::Stream>(std::move(socket));
   if (tls_ && !stream->accept_tls(tls_->get())) return;
@@ -390,7 +398,7 @@ std::size_t TcpTarget::serve_hot() {
       ++events;
       one->idle = 0;
       if (one->small()) small_moved_ = now_;
-    } else if (one->ended() || (++one->idle >= kIdleRounds && !one->waits)) {
+    } else if (one->ended() || (++one->idle >= kIdleRounds && !one->waits())) {
       one->hot = false;
     }
   }
@@ -407,7 +415,7 @@ void TcpTarget::end_overdue() {
     if (silent && now_ - one->since() >= kHelloTime) {
       refused("no hello in time", *one);
       one->end();
-    } else if (!silent && one->stuck(now_ - kStuckTime)) {
+    } else if (!silent && !one->waits() && one->stuck(now_ - kStuckTime)) {
       refused("a request or an answer that stays half-way", *one);
       one->end();
     }
@@ -420,9 +428,9 @@ bool TcpTarget::arm() {
   if (accepts_ || std::any_of(hot_.begin(), hot_.end(), moving)) return false;
   const std::optional<Duration> pause = links_.pause(hot_);
   if (pause && !wake_after(*pause)) return false;
-  // Bytes that come from here on are an edge, which wakes: each other one was read until nothing
-  // came.
-  for (Connection* const one : hot_) one->hot = one->waits;
+  // Bytes that come from here on are an edge, which wakes: those that do not wait for a turn were
+  // read until nothing came.
+  for (Connection* const one : hot_) one->hot = one->waits();
   std::erase_if(hot_, [](const Connection* one) { return !one->hot; });
   return true;
 }

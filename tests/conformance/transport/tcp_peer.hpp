@@ -36,9 +36,11 @@ template <typename Frame>
 class TcpTargetHere {
  public:
   explicit TcpTargetHere(std::size_t rails = 1, std::shared_ptr<tls::ContextSlot> tls = {},
-                         const transport::Credentials& session = kSession) {
+                         const transport::Credentials& session = kSession,
+                         std::uint64_t link_bytes_per_s = 0) {
     transport::TcpTargetOptions options;
     options.rails.resize(rails);
+    for (auto& rail : options.rails) rail.link_bytes_per_s = link_bytes_per_s;
     options.refusals = refusals_;
     options.tls = std::move(tls);
     auto made = transport::make_tcp_target(options);

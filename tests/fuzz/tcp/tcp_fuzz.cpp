@@ -98,7 +98,8 @@ class Bed {
     if (connection_->ended()) return;
     connection_->stream().set_readable();
     connection_->stream().set_writable();
-    (void)connection_->serve(staging_, {4096, 4096}, ho::TimePoint{}, keeper_);
+    (void)connection_->receive(staging_, 4096, ho::TimePoint{}, keeper_);
+    if (connection_->sends()) (void)connection_->send(4096, ho::TimePoint{}, keeper_);
     check();
   }
   void drain() {

@@ -299,7 +299,7 @@ TEST_CASE("client faults: a link on which pieces take longer than the deadline l
   PoolSpec spec;
   spec.link_bytes_per_s = 8U << 20U;
   TwoNodes nodes(spec);
-  const PoolHandle pool = connect_pool(nodes.address(0), "tcp", "test", 0, 200);
+  const PoolHandle pool = connect_pool(nodes.address(0), "tcp", "test", 0, 500);
   ho_allocation* memory = nullptr;
   std::vector<char> bytes(16U << 20U, 'a');
   std::vector<char> back(bytes.size());

@@ -17,7 +17,7 @@ import time
 CLI, DAEMON, LIBRARY, PACKAGE = sys.argv[1:5]
 ENVIRONMENT = dict(os.environ, HYPEROFFLOAD_LIBRARY=LIBRARY, PYTHONPATH=PACKAGE)
 LINK_BITS_PER_S = 1_000_000_000
-# TCP's bytes of a link: frames of 1538 bytes carry 1448 of them.
+# TCP's bytes of a link: of a frame's 1514 that tc counts, 1448.
 LINK_BYTES_PER_S = LINK_BITS_PER_S / 8 * 1448 / 1514
 LIMIT_BYTES_PER_S = int(0.95 * LINK_BYTES_PER_S)
 ALICE, BOB, GREEDY = 61001, 61002, 4
@@ -97,7 +97,7 @@ def part(address, user, seconds):
 
 
 def measure(limit, op):
-    """Parts of the link: Alice's beside eight jobs of Bob's, 200 ms after these ended; and her small gets beside them, in us."""
+    """Parts of the link: Alice's beside Bob's jobs, 200 ms after these ended; and her small gets beside them, in us."""
     with tempfile.TemporaryDirectory(prefix="ho-", dir="/var/tmp") as name:
         folder = pathlib.Path(name)
         folder.chmod(0o755)

@@ -63,6 +63,7 @@ class FakeDriver final : public RailDriver {
     caps_.name = "fake";
     caps_.op_bytes_max = std::uint64_t{1} << 30U;
     caps_.gives_back = true;
+    caps_.patient = true;
   }
   [[nodiscard]] const Caps& caps() const override { return caps_; }
   [[nodiscard]] Result<std::vector<std::string>> rails_of(const std::string& address) override {

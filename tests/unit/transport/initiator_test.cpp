@@ -221,6 +221,19 @@ TEST_CASE("initiator: a rail on which nothing moves is given up where another on
   CHECK(alone.pass(200ms) == Ended{{1, Errc::kDeadline}});
 }
 
+TEST_CASE("initiator: a rail that rested is not taken for a silent one") {
+  Bed bed;
+  REQUIRE(bed.get(1).ok());
+  bed.rail(0).end_first(Errc::kOk);
+  CHECK(bed.turn() == Ended{{1, Errc::kOk}});
+  bed.clock.advance(10 * Rails::kSilence);
+  REQUIRE(bed.get(2).ok());
+  CHECK(bed.turn().empty());
+  CHECK(bed.fences.asked.empty());
+  CHECK(bed.pass(Rails::kSilence - 50ms).empty());
+  CHECK(bed.fences.asked.empty());
+}
+
 TEST_CASE("initiator: time in which nobody polled costs neither rails nor operations") {
   Bed bed;
   REQUIRE(bed.put(1, 4096, 1s).ok());
@@ -260,11 +273,9 @@ TEST_CASE("initiator: a deadline ends its operation, its peer, and no other peer
 TEST_CASE("initiator: patience lasts while bytes move, and no longer than the deadline") {
   Bed bed(Fenced::kYes, "a", {64, 2 * kMiB});
   const auto get = [&](std::uint64_t op, std::uint64_t bytes) {
-    GetOp one{OpId(op),  std::span(bed.memory).first(bytes),
-              bed.local, bed.region,
-              0,         bed.clock.now() + 4s};
-    one.patience = 300ms;
-    return bed.initiator->submit(one);
+    return bed.initiator->submit(GetOp{OpId(op), std::span(bed.memory).first(bytes), bed.local,
+                                       bed.region, 0, bed.clock.now() + 4s, TimePoint::max(),
+                                       300ms});
   };
   // The second one waits here: there are too many bytes in flight.
   REQUIRE(get(1, 2 * kMiB).ok());

@@ -72,12 +72,13 @@ class Link {
  private:
   void serve(Session& one) {
     for (std::size_t i = 0; i < one.connections && one.backlog > 0; ++i) {
-      const std::uint64_t most = turns_.allowance(*one.flow, false);
+      const std::uint64_t most = turns_.allowance(*one.flow, LinkTurns::Size::kLarge);
       if (most == 0) return;
       const double bytes = std::min(one.backlog, static_cast<double>(most));
       one.backlog -= bytes;
       one.moved += bytes;
-      turns_.moved(*one.flow, static_cast<std::uint64_t>(bytes), one.backlog > 0);
+      turns_.moved(*one.flow, static_cast<std::uint64_t>(bytes));
+      if (one.backlog > 0) turns_.want(*one.flow);
     }
   }
 
@@ -123,11 +124,12 @@ TEST_CASE("link turns: without a known rate sessions take turns all the same") {
   for (int round = 0; round < 10'000; ++round) {
     turns.begin_round(now += kRound);
     for (auto [flow, sum] : {std::pair(&bob, &of_bob), std::pair(&ann, &of_ann)}) {
-      const std::uint64_t most = turns.allowance(*flow, false);
+      const std::uint64_t most = turns.allowance(*flow, LinkTurns::Size::kLarge);
       if (most == 0) continue;
       largest = std::max(largest, round == 0 ? 0 : most);
       const std::uint64_t bytes = std::min<std::uint64_t>(most, 4 * kMiB);
-      turns.moved(*flow, bytes, true);
+      turns.moved(*flow, bytes);
+      turns.want(*flow);
       *sum += bytes;
     }
   }
@@ -246,16 +248,72 @@ TEST_CASE("link turns: small operations wait only where their flow is far ahead"
   auto& ann = turns.join(of("ann"));
   auto& bob = turns.join(of("bob"));
   TimePoint now{std::chrono::seconds(10)};
+  const auto move = [&](LinkTurns::Flow& flow, std::uint64_t bytes) {
+    REQUIRE(turns.allowance(flow, LinkTurns::Size::kSmall) > 0);
+    turns.moved(flow, bytes);
+    turns.want(flow);
+  };
   turns.begin_round(now);
-  turns.moved(ann, 1, true);
-  turns.moved(bob, 2 * LinkTurns::kTurnBytes, true);
+  move(ann, 1);
+  move(bob, 2 * LinkTurns::kTurnBytes);
   turns.begin_round(now += milliseconds(10));
-  CHECK(turns.allowance(bob, false) == 0);
-  CHECK(turns.allowance(bob, true) > 0);
-  turns.moved(bob, 8 * LinkTurns::kTurnBytes, true);
-  CHECK(turns.allowance(bob, true) == 0);
-  CHECK(turns.allowance(ann, true) == 0);  // the link itself is behind by more than that
+  CHECK(turns.allowance(bob, LinkTurns::Size::kLarge) == 0);
+  move(bob, 8 * LinkTurns::kTurnBytes);
+  CHECK(turns.allowance(bob, LinkTurns::Size::kSmall) == 0);
+  // The link itself is behind by more than that.
+  CHECK(turns.allowance(ann, LinkTurns::Size::kSmall) == 0);
   CHECK(turns.until_free() > milliseconds(5));
+}
+
+TEST_CASE("link turns: however little weight it has, a session gets a part every 200 ms") {
+  Link link(0.1 * kLinkBytesPerS);
+  Session& light = link.add(of("light", 1), kAlways);
+  std::vector<Session*> others;
+  for (int i = 0; i < 10; ++i)
+    others.push_back(&link.add(of("heavy" + std::to_string(i), 100), kAlways));
+  link.run(milliseconds(1000));
+  double least = kAlways;
+  for (int i = 0; i < 10; ++i) {
+    link.run(milliseconds(220));
+    least = std::min(least, light.moved);
+  }
+  CHECK(least > 0);
+  CHECK(others.front()->moved > 10 * light.moved);
+}
+
+TEST_CASE("link turns: waiting is counted while there is something to move") {
+  LinkTurns turns(LinkTurns::Way::kIn, 0);
+  const auto use = std::make_shared<LinkUse>();
+  auto& ann = turns.join({"ann", 1, 0, use});
+  auto& bob = turns.join({"bob", 1, 0, nullptr});
+  TimePoint now{std::chrono::seconds(10)};
+  const auto begin = [&](LinkTurns::Flow& flow, std::uint64_t bytes) {
+    const std::uint64_t most = turns.allowance(flow, LinkTurns::Size::kLarge);
+    turns.moved(flow, std::min(most, bytes));
+    return most;
+  };
+  turns.begin_round(now);
+  REQUIRE(begin(ann, 2 * kMiB) > 0);
+  REQUIRE(begin(bob, 1) > 0);
+  turns.want(ann);
+  turns.want(bob);
+  turns.begin_round(now += milliseconds(1));
+  CHECK(begin(ann, kMiB) == 0);
+  REQUIRE(begin(bob, 2 * kMiB) > 0);
+  turns.want(bob);
+  turns.begin_round(now += milliseconds(4));
+  REQUIRE(begin(ann, kMiB) > 0);
+  CHECK(use->waited_us.value() == 4000);
+  CHECK(use->in_bytes.value() == 3 * kMiB);
+  CHECK(use->out_bytes.value() == 0);
+  // Refused, and gone: what comes later has not waited since then.
+  turns.begin_round(now += milliseconds(1));
+  REQUIRE(begin(bob, 1) > 0);
+  turns.want(bob);
+  turns.begin_round(now += milliseconds(1));
+  turns.begin_round(now += milliseconds(1000));
+  REQUIRE(begin(ann, kMiB) > 0);
+  CHECK(use->waited_us.value() == 4000);
 }
 
 /// Weighted max-min parts of a link of size 1.

@@ -1,0 +1,161 @@
+// A target whose link several sessions share, and which keeps to a rate.
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/base/clock.hpp"
+#include "common/base/units.hpp"
+#include "common/transport/tcp/wire.hpp"
+#include "tests/conformance/transport/tcp_peer.hpp"
+
+namespace ho::test {
+namespace {
+
+using namespace std::chrono_literals;
+using transport::Rights;
+using transport::tcp::OpCode;
+using transport::tcp::SegmentKey;
+
+constexpr std::uint64_t kRate = 8 * kMiB;
+
+/// Takes what has come for the peer. @return how many bytes.
+std::size_t take(const TcpPeer& peer) {
+  std::array<char, 64 * kKiB> bytes;
+  const ssize_t got = ::recv(peer.fd(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+  return got > 0 ? static_cast<std::size_t>(got) : 0;
+}
+
+TEST_CASE("tcp turns: a target that keeps to a rate sleeps until the link takes more") {
+  TcpTargetHere target(1, {}, kSession, kRate);
+  std::vector<std::byte> memory(4 * kMiB);
+  const SegmentKey key = target.expose(memory, Rights::kRead);
+  TcpPeer peer(target);
+  REQUIRE(peer.greet(kSession, 1, 0, 1));
+  const SteadyClock clock;
+  const TimePoint begin = clock.now();
+  REQUIRE(peer.send(bytes_of(TcpPeer::request(OpCode::kGet, key, 0, memory.size()))));
+  std::size_t got = 0;
+  int rounds = 0;
+  while (got < memory.size()) {
+    ++rounds;
+    (void)target->progress();
+    got += take(peer);
+    if (!target->arm()) continue;
+    std::array<pollfd, 2> ready{pollfd{target->wait_descriptor(), POLLIN, 0},
+                                pollfd{peer.fd(), POLLIN, 0}};
+    REQUIRE(::poll(ready.data(), ready.size(), 1000) > 0);  // the timer, where nothing else comes
+  }
+  CHECK(clock.now() - begin > 400ms);
+  CHECK(rounds < 10'000);
+}
+
+TEST_CASE("tcp turns: what waits for its turn is fenced, dismissed and revoked like all else") {
+  TcpTargetHere target(1, {}, kSession, kRate / 8);
+  std::vector<std::byte> memory(4 * kMiB);
+  const SegmentKey key = target.expose(memory, Rights::kReadWrite);
+  TcpPeer writer(target);
+  TcpPeer reader(target);
+  REQUIRE(writer.greet(kSession, 1, 0, 1));
+  REQUIRE(reader.greet(kSession, 1, 0, 1));
+  REQUIRE(reader.send(bytes_of(TcpPeer::request(OpCode::kGet, key, 0, memory.size()))));
+  REQUIRE(writer.send(bytes_of(TcpPeer::request(OpCode::kPut, key, 0, memory.size()))));
+  const std::string some(kMiB, 'a');
+  REQUIRE(::send(writer.fd(), some.data(), some.size(), MSG_DONTWAIT) > 0);
+  target.run(20ms);
+  std::size_t came = 0;
+  for (std::size_t now = 1; now > 0; came += now) now = take(reader);
+  REQUIRE(came > 0);
+  REQUIRE(came < memory.size());
+  REQUIRE(memory[0] == std::byte{'a'});
+  REQUIRE(memory[kMiB - 1] != std::byte{'a'});
+  SECTION("fenced") { REQUIRE(target->fence(kSession.session, {0, 1}).ok()); }
+  SECTION("dismissed") { target->dismiss(kSession.session); }
+  SECTION("revoked") { target.revoke_last(); }
+  const std::vector<std::byte> then = memory;
+  target.run(300ms);
+  CHECK(memory == then);
+  CHECK(take(reader) < kMiB);  // what was on its way
+}
+
+TEST_CASE("tcp turns: a session with many connections leaves another its half") {
+  transport::Credentials ann = kSession;
+  ann.share.owner = "ann";
+  transport::Credentials bob = kOther;
+  bob.share.owner = "bob";
+  TcpTargetHere target(1, {}, ann, kRate);
+  REQUIRE(target->admit(bob).ok());
+  std::vector<std::byte> memory(2 * kMiB);
+  const SegmentKey of_ann = target.expose(memory, Rights::kRead, ann);
+  const SegmentKey of_bob = target.expose(memory, Rights::kRead, bob);
+  TcpPeer one(target);
+  REQUIRE(one.greet(ann, 1, 0, 1));
+  std::deque<TcpPeer> many;
+  for (int i = 0; i < 4; ++i) {
+    many.emplace_back(target);
+    REQUIRE(many.back().greet(bob, 1, 0, 1));
+  }
+  const auto ask = [&](TcpPeer& peer, const SegmentKey& key) {
+    REQUIRE(peer.send(bytes_of(TcpPeer::request(OpCode::kGet, key, 0, memory.size()))));
+  };
+  for (TcpPeer& peer : many) ask(peer, of_bob);
+  // Bob has moved something before Ann comes: she has no claim for that time, and owes nothing.
+  std::size_t before = 0;
+  while (before < kMiB) {
+    (void)target->progress();
+    for (const TcpPeer& peer : many) before += take(peer);
+  }
+  ask(one, of_ann);
+  std::size_t got_one = 0;
+  std::size_t got_many = 0;
+  while (got_one < memory.size()) {
+    (void)target->progress();
+    got_one += take(one);
+    for (const TcpPeer& peer : many) got_many += take(peer);
+  }
+  CHECK(got_many > 3 * kMiB / 2);
+  CHECK(got_many < 5 * kMiB / 2);
+}
+
+TEST_CASE("tcp turns: gets one after the other wait for their turns as well") {
+  transport::Credentials ann = kSession;
+  ann.share.owner = "ann";
+  transport::Credentials bob = kOther;
+  bob.share.owner = "bob";
+  TcpTargetHere target(1, {}, ann, kRate);
+  REQUIRE(target->admit(bob).ok());
+  std::vector<std::byte> memory(4 * kMiB);
+  const SegmentKey of_ann = target.expose(memory, Rights::kRead, ann);
+  const SegmentKey of_bob = target.expose(memory, Rights::kRead, bob);
+  TcpPeer one(target);
+  TcpPeer other(target);
+  REQUIRE(one.greet(ann, 1, 0, 1));
+  REQUIRE(other.greet(bob, 1, 0, 1));
+  REQUIRE(one.send(bytes_of(TcpPeer::request(OpCode::kGet, of_ann, 0, memory.size()))));
+  std::size_t got_one = 0;
+  std::size_t got_other = 0;
+  std::size_t asked = 0;
+  constexpr std::size_t kEach = 128 * kKiB + 24;
+  while (got_one < 2 * kMiB) {
+    // Bob has no answer waiting when his next request comes.
+    if (got_other == asked) {
+      REQUIRE(other.send(bytes_of(TcpPeer::request(OpCode::kGet, of_bob, 0, 128 * kKiB))));
+      asked += kEach;
+    }
+    (void)target->progress();
+    got_one += take(one);
+    got_other += take(other);
+  }
+  CHECK(got_other < 5 * kMiB / 2);
+}
+
+}  // namespace
+}  // namespace ho::test
