@@ -203,6 +203,7 @@ nodes {{ node_id: 7 name: "other" control_addresses: "tcp:127.0.0.1:1" }}
                     pool: document.getElementById("poolcount").innerText,
                     total: document.getElementById("total").innerText,
                     traffic: document.getElementById("traffic").innerText,
+                    users: document.getElementById("users").innerText,
                     fresh: document.getElementById("fresh").textContent})""")
                 node = status["nodes"][0]
                 tiers = [["DDR", node["ddr_granted_bytes"], node["ddr_capacity_bytes"]]]
@@ -226,6 +227,17 @@ nodes {{ node_id: 7 name: "other" control_addresses: "tcp:127.0.0.1:1" }}
             self.check_plan_against_measured(page, status)
             self.check_pool(page)
             self.assertIn("tcp get", page["traffic"])
+            self.assertIn(f"uid {os.getuid()}", page["users"])
+            # A user moved 2 MiB in and 4 MiB out in two seconds, of which its transfers waited for one.
+            row = browser.evaluate("""(() => {
+                const of = (uptime_ms, moved, link_waited_ms) => ({uptime_ms, users: [{owner: "uid 7", sessions: 2, ddr_bytes: 1024,
+                    ddr_bytes_max: 4096, link_in_bytes: moved, link_out_bytes: 2 * moved, link_waited_ms, link_weight: 3}]});
+                const kept = before;
+                before = of(1000, 0, 0);
+                const cells = [...users(of(3000, 2 << 20, 1000)).querySelectorAll("td")].map(one => one.textContent);
+                before = kept;
+                return cells})()""")
+            self.assertEqual(row, ["uid 7", "2", "1.00 KiB of 4.00 KiB", "1.00 MiB/s", "2.00 MiB/s", "50 %", "3"])
             shown = browser.evaluate("""[0, 3].map(copies_missing => job({session_id: 9, name: "x", peer: "", granted_bytes: 0,
                 age_ms: 0, lease_left_ms: 0, copies_missing}).textContent)""")
             self.assertEqual(["copies missing" in text for text in shown], [False, True], shown)
