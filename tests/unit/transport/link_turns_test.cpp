@@ -5,6 +5,7 @@
 #include <chrono>
 #include <deque>
 #include <limits>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -314,6 +315,44 @@ TEST_CASE("link turns: waiting is counted while there is something to move") {
   turns.begin_round(now += milliseconds(1000));
   REQUIRE(begin(ann, kMiB) > 0);
   CHECK(use->waited_us.value() == 4000);
+}
+
+TEST_CASE("link turns: sessions come and go in any moment, and bytes add up") {
+  const auto seed = static_cast<std::uint64_t>(GENERATE(range(0, 10)));
+  Prng random(seed);
+  LinkTurns turns(LinkTurns::Way::kOut, random.below(2) == 0 ? 0 : 100 * kMiB);
+  const auto use = std::make_shared<LinkUse>();
+  std::vector<LinkTurns::Flow*> flows;
+  std::uint64_t moved = 0;
+  TimePoint now{std::chrono::seconds(10)};
+  for (int round = 0; round < 2000; ++round) {
+    turns.begin_round(now += microseconds(random.below(2000)));
+    if (flows.size() < 12 && random.below(10) == 0) {
+      const std::string owner = "owner" + std::to_string(random.below(3));
+      const std::uint64_t least = random.below(3) == 0 ? 10 * kMiB : 0;
+      flows.push_back(
+          &turns.join({owner, static_cast<std::uint32_t>(1 + random.below(100)), least, use}));
+    }
+    for (LinkTurns::Flow* const flow : flows) {
+      if (random.below(3) == 0) continue;
+      (void)turns.owed(*flow);
+      const std::uint64_t most = turns.allowance(
+          *flow, random.below(2) == 0 ? LinkTurns::Size::kLarge : LinkTurns::Size::kSmall);
+      const std::uint64_t bytes = most == 0 ? 0 : random.below(std::min(most, kMiB) + 1);
+      turns.moved(*flow, bytes);
+      moved += bytes;
+      if (random.below(2) == 0) turns.want(*flow);
+    }
+    if (!flows.empty() && random.below(12) == 0) {
+      const auto which = flows.begin() + static_cast<std::ptrdiff_t>(random.below(flows.size()));
+      turns.leave(**which);
+      flows.erase(which);
+    }
+  }
+  CAPTURE(seed);
+  CHECK(moved > 0);
+  CHECK(use->out_bytes.value() == moved);
+  CHECK(use->in_bytes.value() == 0);
 }
 
 /// Weighted max-min parts of a link of size 1.
