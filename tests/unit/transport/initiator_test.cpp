@@ -318,7 +318,7 @@ TEST_CASE("initiator: patience does not wait for another rail") {
   bed.rail(&other == &bed.rail(0) ? 1 : 0).break_down();
   REQUIRE(bed.get(2).ok());
   Ended ended;
-  for (int i = 0; i < 30; ++i) {
+  for (int i = 0; i < 30 && ended.empty(); ++i) {
     other.moves = true;
     ended.merge(bed.pass(100ms));
   }
