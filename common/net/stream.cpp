@@ -1,8 +1,10 @@
 #include "common/net/stream.hpp"
 
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -70,6 +72,11 @@ Result<std::unique_ptr<Stream>> Stream::connect(const SocketAddress& to,
   made->connected_ = false;
   made->established_ = false;
   return made;
+}
+
+std::size_t Stream::unacknowledged() const {
+  int bytes = 0;
+  return ::ioctl(socket_.get(), SIOCOUTQ, &bytes) == 0 ? static_cast<std::size_t>(bytes) : 0;
 }
 
 Result<void> Stream::accept_tls(const std::shared_ptr<const tls::Context>& context) {

@@ -65,6 +65,8 @@ class Stream {
   /// Writes from the parts as much as the socket takes.
   [[nodiscard]] Moved write(std::span<iovec> parts);
 
+  /// Bytes that the kernel has taken and the peer's machine has not acknowledged. A system call.
+  [[nodiscard]] std::size_t unacknowledged() const;
   /// Bytes that write() has taken and the socket has not.
   [[nodiscard]] std::size_t unsent() const { return tls_ ? tls_->unsent() : 0; }
 

@@ -184,8 +184,11 @@ bool TcpRail::greet(Lane& lane) {
 bool TcpRail::move(Lane& lane, std::vector<RailOp*>& ended) {
   net::Moved sent;
   const std::size_t unsent = lane.stream->unsent();
+  bool acknowledged = false;
   if (!lane.out.empty() || unsent > 0) {
+    acknowledged = lane.stream->unacknowledged() < lane.unacknowledged;
     sent = lane.out.flush(*lane.stream, driver_.chunk_bytes());
+    lane.unacknowledged = sent.ended ? 0 : lane.stream->unacknowledged();
   }
   net::Moved got;
   if (!sent.ended) {
@@ -201,8 +204,10 @@ bool TcpRail::move(Lane& lane, std::vector<RailOp*>& ended) {
           return true;
         });
   }
-  const bool moved = sent.bytes + got.bytes > 0 || lane.stream->unsent() < unsent;
-  if (moved && &lane == &lanes_.front()) driver_.small_moved();
+  const bool sends = sent.bytes > 0 || lane.stream->unsent() < unsent;
+  if ((sends || got.bytes > 0) && &lane == &lanes_.front()) driver_.small_moved();
+  // Bytes that the kernel takes say nothing of a peer that is cut off.
+  const bool moved = got.bytes > 0 || acknowledged;
   if ((sent.ended || got.ended) && state_ != State::kFailed) fail(lane.stream->failure());
   return moved;
 }

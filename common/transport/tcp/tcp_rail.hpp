@@ -89,7 +89,8 @@ class TcpRail final : public Rail {
     std::vector<RailOp*> waiting{std::vector<RailOp*>(kLaneOpsMax)};
     std::uint64_t first = 0;  ///< also its request's id
     std::uint64_t next = 0;
-    std::uint64_t bytes = 0;  ///< sum over those waiting
+    std::uint64_t bytes = 0;         ///< sum over those waiting
+    std::size_t unacknowledged = 0;  ///< after the last bytes were sent
     /// What puts that were given back have not sent, by request.
     std::map<std::uint64_t, std::vector<std::byte>> kept;
     [[nodiscard]] bool idle() const { return first == next; }
