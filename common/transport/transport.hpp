@@ -174,7 +174,7 @@ class Transport {
   /// sent. Same outcomes as for GetOp; kPermissionDenied at once on a read-only region.
   [[nodiscard]] virtual Result<void> submit(const PutOp& put) = 0;
 
-  /// How long nothing has come from the region's peer or gone to it, of the time in which this
+  /// How long nothing has come from the region's peer, or reached it, of the time in which this
   /// process polled; zero while it owes nothing. Always zero without Caps::gives_back.
   [[nodiscard]] virtual Duration silence(RegionId /*region*/) const { return Duration{0}; }
 

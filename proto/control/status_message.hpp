@@ -2,6 +2,7 @@
 
 #include <control.pb.h>
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 

@@ -109,10 +109,10 @@ typedef struct ho_connect_options {
                               it is sent, for all drivers except "local"; 0: 1500. Over "tcp" it
                               counts from the last byte that moved, and a piece has 20 times as
                               long, or until the lease ends under which it was sent: links are
-                              shared. Below 800 a cut link loses the node, even if
-                              another link leads to it. "local" copies by itself and waits for no
-                              node, so it has no such deadline. Time in which the job was stopped
-                              does not count */
+                              shared. Below 800 a cut link loses the node, even if another link
+                              leads to it. "local" copies by itself and waits for no node, so it
+                              has no such deadline. Time in which the job was stopped does not
+                              count */
   const char* ucx_module;  /* absolute path of the driver "ucx", which is opened only when it is
                               used; NULL or "": hyperoffload/hyperoffload-ucx.so beside
                               this library */

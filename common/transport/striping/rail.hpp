@@ -93,7 +93,8 @@ class Rail {
   /// Takes one operation on an open rail. @return false: full, progress() and retry.
   [[nodiscard]] virtual bool post(RailOp& op) = 0;
   /// Connects, moves bytes, closes. Operations that ended are appended to `ended`, which has room.
-  /// @return whether anything moved.
+  /// @return whether anything moved that shows the peer to be there: bytes that the kernel or
+  /// device only took do not.
   virtual bool progress(std::vector<RailOp*>& ended) = 0;
   /// The operation's bytes are the caller's again: a get's are thrown away when they come, what a
   /// put has not sent yet is copied. It comes back like any other. Only with Caps::gives_back.

@@ -180,7 +180,7 @@ bool TcpRail::greet(Lane& lane) {
   return moved.bytes > 0;
 }
 
-/// One call's worth each way. @return whether anything moved.
+/// One call's worth each way. @return whether anything came or was acknowledged.
 bool TcpRail::move(Lane& lane, std::vector<RailOp*>& ended) {
   net::Moved sent;
   const std::size_t unsent = lane.stream->unsent();

@@ -34,6 +34,26 @@ std::size_t take(const TcpPeer& peer) {
   return got > 0 ? static_cast<std::size_t>(got) : 0;
 }
 
+transport::Credentials owned(transport::Credentials session, const std::string& owner) {
+  session.share.owner = owner;
+  return session;
+}
+
+/// A target that keeps to a rate, and memory that two users may read.
+struct TwoUsers {
+  explicit TwoUsers(std::size_t bytes) : memory(bytes) {
+    REQUIRE(target->admit(bob).ok());
+    of_ann = target.expose(memory, Rights::kRead, ann);
+    of_bob = target.expose(memory, Rights::kRead, bob);
+  }
+  transport::Credentials ann = owned(kSession, "ann");
+  transport::Credentials bob = owned(kOther, "bob");
+  TcpTargetHere target{1, {}, ann, kRate};
+  std::vector<std::byte> memory;
+  SegmentKey of_ann;
+  SegmentKey of_bob;
+};
+
 TEST_CASE("tcp turns: a target that keeps to a rate sleeps until the link takes more") {
   TcpTargetHere target(1, {}, kSession, kRate);
   std::vector<std::byte> memory(4 * kMiB);
@@ -91,36 +111,30 @@ TEST_CASE("tcp turns: what waits for its turn is fenced, dismissed and revoked l
 }
 
 TEST_CASE("tcp turns: a session with many connections leaves another its half") {
-  transport::Credentials ann = kSession;
-  ann.share.owner = "ann";
-  transport::Credentials bob = kOther;
-  bob.share.owner = "bob";
-  TcpTargetHere target(1, {}, ann, kRate);
-  REQUIRE(target->admit(bob).ok());
-  std::vector<std::byte> memory(2 * kMiB);
-  const SegmentKey of_ann = target.expose(memory, Rights::kRead, ann);
-  const SegmentKey of_bob = target.expose(memory, Rights::kRead, bob);
+  TwoUsers users(2 * kMiB);
+  TcpTargetHere& target = users.target;
+  const std::size_t bytes = users.memory.size();
   TcpPeer one(target);
-  REQUIRE(one.greet(ann, 1, 0, 1));
+  REQUIRE(one.greet(users.ann, 1, 0, 1));
   std::deque<TcpPeer> many;
   for (int i = 0; i < 4; ++i) {
     many.emplace_back(target);
-    REQUIRE(many.back().greet(bob, 1, 0, 1));
+    REQUIRE(many.back().greet(users.bob, 1, 0, 1));
   }
   const auto ask = [&](TcpPeer& peer, const SegmentKey& key) {
-    REQUIRE(peer.send(bytes_of(TcpPeer::request(OpCode::kGet, key, 0, memory.size()))));
+    REQUIRE(peer.send(bytes_of(TcpPeer::request(OpCode::kGet, key, 0, bytes))));
   };
-  for (TcpPeer& peer : many) ask(peer, of_bob);
+  for (TcpPeer& peer : many) ask(peer, users.of_bob);
   // Bob has moved something before Ann comes: she has no claim for that time, and owes nothing.
   std::size_t before = 0;
   while (before < kMiB) {
     (void)target->progress();
     for (const TcpPeer& peer : many) before += take(peer);
   }
-  ask(one, of_ann);
+  ask(one, users.of_ann);
   std::size_t got_one = 0;
   std::size_t got_many = 0;
-  while (got_one < memory.size()) {
+  while (got_one < bytes) {
     (void)target->progress();
     got_one += take(one);
     for (const TcpPeer& peer : many) got_many += take(peer);
@@ -130,20 +144,14 @@ TEST_CASE("tcp turns: a session with many connections leaves another its half") 
 }
 
 TEST_CASE("tcp turns: gets one after the other wait for their turns as well") {
-  transport::Credentials ann = kSession;
-  ann.share.owner = "ann";
-  transport::Credentials bob = kOther;
-  bob.share.owner = "bob";
-  TcpTargetHere target(1, {}, ann, kRate);
-  REQUIRE(target->admit(bob).ok());
-  std::vector<std::byte> memory(4 * kMiB);
-  const SegmentKey of_ann = target.expose(memory, Rights::kRead, ann);
-  const SegmentKey of_bob = target.expose(memory, Rights::kRead, bob);
+  TwoUsers users(4 * kMiB);
+  TcpTargetHere& target = users.target;
+  const std::size_t bytes = users.memory.size();
   TcpPeer one(target);
   TcpPeer other(target);
-  REQUIRE(one.greet(ann, 1, 0, 1));
-  REQUIRE(other.greet(bob, 1, 0, 1));
-  REQUIRE(one.send(bytes_of(TcpPeer::request(OpCode::kGet, of_ann, 0, memory.size()))));
+  REQUIRE(one.greet(users.ann, 1, 0, 1));
+  REQUIRE(other.greet(users.bob, 1, 0, 1));
+  REQUIRE(one.send(bytes_of(TcpPeer::request(OpCode::kGet, users.of_ann, 0, bytes))));
   std::size_t got_one = 0;
   std::size_t got_other = 0;
   std::size_t asked = 0;
@@ -151,7 +159,7 @@ TEST_CASE("tcp turns: gets one after the other wait for their turns as well") {
   while (got_one < 2 * kMiB) {
     // Bob has no answer waiting when his next request comes.
     if (got_other == asked) {
-      REQUIRE(other.send(bytes_of(TcpPeer::request(OpCode::kGet, of_bob, 0, 128 * kKiB))));
+      REQUIRE(other.send(bytes_of(TcpPeer::request(OpCode::kGet, users.of_bob, 0, 128 * kKiB))));
       asked += kEach;
     }
     (void)target->progress();

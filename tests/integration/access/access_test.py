@@ -322,6 +322,11 @@ sys.stdin.read()
                             (f'quotas {{ user: "nobody-of-this-name" }}', "quotas: user"),
                             (f'quotas {{ user: "1" certificate: "a" }}', "not both"),
                             (f"quotas {{ }} quotas {{ }}", "given twice"),
+                            ('quotas { link_weight: 101 }', "link_weight: 101 is not in 1 .. 100"),
+                            ('quotas { link_weight: 0 }', "link_weight: 0 is not in 1 .. 100"),
+                            ('quotas { link_bytes_per_s_min: "1MiB" }', "name a user or certificate"),
+                            ('quotas { user: "1" link_bytes_per_s_min: "6MiB" } tcp { link_bytes_per_s: "10MiB" } '
+                             'quotas { user: "2" link_bytes_per_s_min: "5MiB" }', "is more than link_bytes_per_s of tcp"),
                             (f'access {{ viewers: "" }}', "an empty name")):
             self.write(more)
             for mode in ([], ["--check-config"]):

@@ -229,7 +229,7 @@ Duration stall_of(Link& link, Session& job, double bytes, Duration compute, int 
 }
 
 TEST_CASE("link turns: a planned job beside a greedy one stalls as with half a link of its own") {
-  // 8 MiB beside 10 ms of compute: hidden with half the link. 8 MiB beside 12 ms: it stalls.
+  // 8 MiB take 17 ms with half the link: 20 ms of compute hide them, 12 ms do not.
   const auto compute = GENERATE(milliseconds(20), milliseconds(12));
   const double bytes = 8 * static_cast<double>(kMiB);
   Link half(kLinkBytesPerS / 2);
