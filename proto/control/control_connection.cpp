@@ -111,6 +111,7 @@ void ControlClient::Connection::run(UniqueFd fd, FrameChannel::Options channel_o
 }
 
 void ControlClient::Connection::send(std::uint64_t id, const std::string& bytes) {
+  if (!channel_->open()) return;  // lose() tells the caller why
   auto sent = channel_->send(bytes, {});
   if (sent) return;
   answer(id, sent.error());
