@@ -110,7 +110,7 @@ class TransferWindow {
     transfer.memory = memory;
     transfer.bytes = bytes;
     transfer.local = local;
-    transfer.urgency = Urgency::kBulk;  // the step of a plan that runs beside it comes first
+    transfer.traffic = transport::TrafficClass::kBulk;  // a plan's step beside it comes first
     if (pace_) {
       std::this_thread::sleep_until(pace_->due(bytes, clock_.now()));
       pace_->take(bytes, clock_.now());

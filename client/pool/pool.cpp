@@ -326,8 +326,10 @@ Result<void> Pool::move_now(Direction direction, const ArenaMap& arena, std::uin
 
 Result<void> Pool::move_registered(Direction direction, const ArenaMap& arena,
                                    std::uint64_t offset_bytes, std::span<std::byte> memory,
-                                   const LocalHandles& handles, Duration late_after) {
+                                   const LocalHandles& handles, Duration late_after,
+                                   transport::TrafficClass traffic) {
   Transfer transfer;
+  transfer.traffic = traffic;
   transfer.late_after = late_after;
   transfer.direction = direction;
   transfer.arena = &arena;

@@ -192,16 +192,17 @@ class Pool {
   [[nodiscard]] Result<void> move_now(Direction direction, const ArenaMap& arena,
                                       std::uint64_t offset_bytes, std::span<std::byte> memory);
   /// The same for memory inside what register_memory() gave `handles` for.
-  /// @param late_after  as Transfer::late_after.
-  [[nodiscard]] Result<void> move_registered(Direction direction, const ArenaMap& arena,
-                                             std::uint64_t offset_bytes,
-                                             std::span<std::byte> memory,
-                                             const LocalHandles& handles, Duration late_after = {});
+  /// @param late_after, traffic  as Transfer has them.
+  [[nodiscard]] Result<void> move_registered(
+      Direction direction, const ArenaMap& arena, std::uint64_t offset_bytes,
+      std::span<std::byte> memory, const LocalHandles& handles, Duration late_after = {},
+      transport::TrafficClass traffic = transport::TrafficClass::kDeadline);
   /// The same for an accelerator's memory, after all that is queued there.
   [[nodiscard]] Result<void> move_device(Direction direction, const ArenaMap& arena,
                                          std::uint64_t offset_bytes, std::span<std::byte> memory,
                                          DeviceStreams& streams);
-  /// Copies bytes from one arena to another, by way of this process, and waits.
+  /// Copies bytes from one arena to another, by way of this process and as background traffic, and
+  /// waits.
   [[nodiscard]] Result<void> copy(const ArenaMap& from, std::uint64_t from_bytes,
                                   const ArenaMap& to, std::uint64_t to_bytes, std::uint64_t bytes);
 

@@ -58,14 +58,17 @@ const std::byte* host_base(const ArenaMap& map, const HeldSegment& segment) {
 
 Result<void> Pool::copy(const ArenaMap& from, std::uint64_t from_bytes, const ArenaMap& to,
                         std::uint64_t to_bytes, std::uint64_t bytes) {
+  constexpr auto kBackground = transport::TrafficClass::kBackground;
   std::vector<std::byte> buffer(std::min(bytes, kCopyBytes));
   auto handles = register_memory(buffer);
   if (!handles) return handles.error();
   Result<void> ok;
   for (std::uint64_t at = 0; ok && at < bytes; at += buffer.size()) {
     const auto part = std::span(buffer).first(std::min<std::uint64_t>(buffer.size(), bytes - at));
-    ok = move_registered(Direction::kGet, from, from_bytes + at, part, *handles);
-    if (ok) ok = move_registered(Direction::kPut, to, to_bytes + at, part, *handles);
+    ok = move_registered(Direction::kGet, from, from_bytes + at, part, *handles, {}, kBackground);
+    if (ok) {
+      ok = move_registered(Direction::kPut, to, to_bytes + at, part, *handles, {}, kBackground);
+    }
   }
   unregister_memory(*handles);
   return ok;

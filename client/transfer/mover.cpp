@@ -99,8 +99,11 @@ Result<void> Mover::start(const Transfer& transfer) {
     HO_CHECK(!transfer.flash && !nodes_.empty());
     may_be_late_.push_back(slot);
   }
-  if (transfer.urgency == Urgency::kBulk) {
-    active_[slot].transfer.urgency = Urgency::kScheduled + progress_ + Urgency::kBulkPositions;
+  if (Queue::is_later(transfer)) {
+    const bool bulk = transfer.traffic == transport::TrafficClass::kBulk;
+    active_[slot].transfer.urgency =
+        Urgency::kScheduled + progress_ +
+        (bulk ? Urgency::kBulkPositions : Urgency::kBackgroundPositions);
   }
   enqueue(slot, next_order_++);
   return {};
@@ -138,9 +141,11 @@ bool Mover::ends(std::uint32_t slot, std::uint32_t owner, Ended how) {
 
 /// A transfer with bytes still to be sent stands in a queue, unless it waits for its node.
 void Mover::end_waiting(Queue& queue, std::uint32_t owner, Ended how) {
-  for (Heap& heap : queue.waiting) {
-    std::erase_if(heap, [&](const HeapEntry& entry) { return ends(entry.slot, owner, how); });
-    std::make_heap(heap.begin(), heap.end(), LessUrgent{});
+  for (auto& way : queue.waiting) {
+    for (Heap& heap : way) {
+      std::erase_if(heap, [&](const HeapEntry& entry) { return ends(entry.slot, owner, how); });
+      std::make_heap(heap.begin(), heap.end(), LessUrgent{});
+    }
   }
 }
 
@@ -148,7 +153,7 @@ void Mover::enqueue(std::uint32_t slot, std::uint64_t order) {
   Active& active = active_[slot];
   const std::uint64_t at = active.transfer.arena_offset_bytes + active.submitted_bytes;
   Driver& driver = carrier(active.transfer, active.transfer.arena->extent_at(at));
-  Heap& heap = driver.queue_of(active.transfer).heap_of(active.transfer.direction);
+  Heap& heap = driver.queue_of(active.transfer).heap_of(active.transfer);
   HO_CHECK(heap.size() < kTransfersMax);
   heap.push_back({active.transfer.urgency, order, slot});
   std::push_heap(heap.begin(), heap.end(), LessUrgent{});
@@ -175,7 +180,7 @@ std::size_t Mover::pump(std::uint64_t now_ticks) {
 void Mover::rest_paces() {
   for (std::size_t way = 0; way < paces_.size(); ++way) {
     const auto waits = [way](const Driver& driver) {
-      return !driver.small.waiting[way].empty() || !driver.large.waiting[way].empty();
+      return driver.small.waits(way) || driver.large.waits(way);
     };
     const bool none = !waits(device_) && std::none_of(drivers_.begin(), drivers_.end(), waits);
     if (paces_[way] && none) paces_[way]->rest();
@@ -195,9 +200,13 @@ std::size_t Mover::pump(Driver& driver, Queue& queue, std::uint64_t now_ticks) {
 /// The heap with the most urgent transfer that the link lets go now. nullptr: there is none.
 Mover::Heap* Mover::next_heap(const Driver& driver, Queue& queue, std::uint64_t now_ticks) {
   Heap* next = nullptr;
-  for (Heap& heap : queue.waiting) {
-    if (heap.empty() || !may_go(driver, active_[heap.front().slot], now_ticks)) continue;
-    if (next == nullptr || LessUrgent{}(next->front(), heap.front())) next = &heap;
+  for (auto& way : queue.waiting) {
+    for (Heap& heap : way) {
+      const bool later = &heap == &way[1];
+      if (heap.empty() || (later && !queue.takes_later())) continue;
+      if (!may_go(driver, active_[heap.front().slot], now_ticks)) continue;
+      if (next == nullptr || LessUrgent{}(next->front(), heap.front())) next = &heap;
+    }
   }
   return next;
 }
@@ -286,7 +295,8 @@ bool Mover::submit_next(Driver& driver, Queue& queue, Heap& heap, std::uint64_t 
                          {active.transfer.memory + active.submitted_bytes, piece.bytes},
                          active.transfer.local,
                          extent,
-                         within});
+                         within,
+                         active.transfer.traffic});
   };
   const auto ok = submit();
   if (!ok) {
@@ -296,12 +306,11 @@ bool Mover::submit_next(Driver& driver, Queue& queue, Heap& heap, std::uint64_t 
     finish_if_done(entry.slot);
     return true;
   }
-  Pace* const pace = pace_of(active.transfer);
-  if (pace != nullptr) pace->take(piece.bytes, clock_.now());
+  if (Pace* const pace = pace_of(active.transfer)) pace->take(piece.bytes, clock_.now());
   if (active.sent_ticks == 0) active.sent_ticks = now_ticks;
   active.submitted_bytes += piece.bytes;
   active.pieces += 1;
-  queue.pieces += 1;
+  queue.began(active.transfer);
   if (extent.node.value() < nodes_.size()) nodes_[extent.node.value()].pieces += 1;
   const bool moved_on = piece.bytes == piece.in_extent_bytes;
   if (moved_on) leave_heap();
@@ -328,11 +337,11 @@ Result<void> Mover::submit_piece(const Operation& operation) {
   if (operation.direction == Direction::kGet) {
     return driver.port.transport->submit(transport::GetOp{operation.op, operation.memory, local,
                                                           extent.region, offset_bytes, deadline,
-                                                          lease_end, patience});
+                                                          lease_end, patience, operation.traffic});
   }
   return driver.port.transport->submit(transport::PutOp{operation.op, operation.memory, local,
                                                         extent.region, offset_bytes, deadline,
-                                                        lease_end, patience});
+                                                        lease_end, patience, operation.traffic});
 }
 
 Result<void> Mover::submit_copy(const Active& active, const ArenaExtent& extent,
@@ -439,8 +448,8 @@ void Mover::piece_done(Driver& driver, const Completion& completion) {
   HO_CHECK(slot < kTransfersMax);
   Active& active = active_[slot];
   Queue& queue = driver.queue_of(active.transfer);
-  HO_CHECK(active.pieces > 0 && queue.pieces > 0);
-  queue.pieces -= 1;
+  HO_CHECK(active.pieces > 0);
+  queue.ended(active.transfer, 1);
   active.pieces -= 1;
   if (const auto node = node_of(completion.op).value(); node < nodes_.size()) {
     HO_CHECK(nodes_[node].pieces > 0);

@@ -44,7 +44,8 @@ struct StagePort {
 
 /// Cuts transfers at segment boundaries and into pieces, keeps a bounded number of pieces in flight
 /// per driver, most urgent first, and joins their completions. Small transfers queue apart: in the
-/// transport's own queue a large one's pieces leave room for them.
+/// transport's own queue a large one's pieces leave room for them. Classes of traffic that nobody
+/// waits for have half of the pieces at most: what is needed now never waits until theirs are done.
 ///
 /// Owner: the transfer thread (the simulation in tests). Transfers allocate nothing.
 /// Lifecycle: start() -> pump() and poll() until the transfer's TransferDone came out. It is wrong
@@ -196,14 +197,36 @@ class Mover {
   };
   using Heap = std::vector<HeapEntry>;
   struct Queue {
-    std::array<Heap, 2> waiting;  ///< by direction
-    std::uint32_t pieces = 0;     ///< in flight
+    /// By direction, and then those that nobody waits for.
+    std::array<std::array<Heap, 2>, 2> waiting;
+    std::uint32_t pieces = 0;        ///< in flight
+    std::uint32_t later_pieces = 0;  ///< of these, of transfers that nobody waits for
     std::uint32_t pieces_max = 0;
-    [[nodiscard]] Heap& heap_of(Direction direction) {
-      return waiting[static_cast<std::size_t>(direction)];
+    [[nodiscard]] Heap& heap_of(const Transfer& transfer) {
+      return waiting[static_cast<std::size_t>(transfer.direction)][is_later(transfer) ? 1 : 0];
+    }
+    [[nodiscard]] bool takes_later() const {
+      return later_pieces < std::max<std::uint32_t>(1, pieces_max / 2);
+    }
+    void began(const Transfer& transfer) {
+      pieces += 1;
+      later_pieces += is_later(transfer) ? 1 : 0;
+    }
+    void ended(const Transfer& transfer, std::uint32_t count) {
+      HO_CHECK(pieces >= count);
+      pieces -= count;
+      later_pieces -= is_later(transfer) ? count : 0;
     }
     void reserve() {
-      for (Heap& heap : waiting) heap.reserve(kTransfersMax);
+      for (auto& way : waiting) {
+        for (Heap& heap : way) heap.reserve(kTransfersMax);
+      }
+    }
+    [[nodiscard]] static bool is_later(const Transfer& transfer) {
+      return transfer.traffic != transport::TrafficClass::kDeadline;
+    }
+    [[nodiscard]] bool waits(std::size_t way) const {
+      return !waiting[way][0].empty() || !waiting[way][1].empty();
     }
   };
   /// The next piece of a transfer.
@@ -263,6 +286,7 @@ class Mover {
     const LocalHandles& local;
     const ArenaExtent& extent;
     std::uint64_t within_bytes = 0;  ///< in the extent
+    transport::TrafficClass traffic = transport::TrafficClass::kDeadline;
   };
   [[nodiscard]] Result<void> submit_piece(const Operation& operation);
   void piece_done(Driver& driver, const Completion& completion);

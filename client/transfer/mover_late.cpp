@@ -79,7 +79,7 @@ void Mover::leave_behind(std::uint32_t slot, DriverIndex index) {
     devices_.end_late(given);
   } else {
     active.pieces -= count;
-    driver.queue_of(active.transfer).pieces -= count;
+    driver.queue_of(active.transfer).ended(active.transfer, count);
   }
 }
 

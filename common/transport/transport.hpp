@@ -40,6 +40,12 @@ struct Caps {
   bool patient = false;              ///< `patience` of operations works
 };
 
+/// What an operation is for. Where several wait for a link, the earlier ones go first, and the
+/// others keep a part of it: bytes that an op or a caller waits for, those of objects that are
+/// published and read, and homes that are made anew or moved.
+enum class TrafficClass : std::uint8_t { kDeadline, kBulk, kBackground };
+inline constexpr std::size_t kTrafficClasses = 3;
+
 /// What an owner's sessions have moved. One thread counts, any thread reads.
 struct LinkUse {
   Counter in_bytes;
@@ -108,6 +114,7 @@ struct GetOp {
   /// Once nothing has moved between here and the peer for so long, it ends with kDeadline before
   /// its deadline. Only with Caps::gives_back.
   Duration patience = Duration::max();
+  TrafficClass traffic = TrafficClass::kDeadline;
 };
 
 /// One write of remote memory.
@@ -123,6 +130,7 @@ struct PutOp {
   /// Once nothing has moved between here and the peer for so long, it ends with kDeadline before
   /// its deadline. Only with Caps::gives_back.
   Duration patience = Duration::max();
+  TrafficClass traffic = TrafficClass::kDeadline;
 };
 
 /// One-sided access to memory that peers have exposed (the initiator's side).

@@ -113,14 +113,15 @@ void Initiator::unregister_memory(LocalId local) {
 
 Result<void> Initiator::submit(const GetOp& get) {
   return accept(Request{get.op, get.into.data(), get.into.size(), get.local, get.region,
-                        get.offset_bytes, get.deadline, get.not_after, true, get.patience});
+                        get.offset_bytes, get.deadline, get.not_after, true, get.patience,
+                        get.traffic});
 }
 
 Result<void> Initiator::submit(const PutOp& put) {
   // Only read from: a put's source is not written to.
   return accept(Request{put.op, const_cast<std::byte*>(put.from.data()), put.from.size(), put.local,
                         put.region, put.offset_bytes, put.deadline, put.not_after, false,
-                        put.patience});
+                        put.patience, put.traffic});
 }
 
 Result<void> Initiator::accept(const Request& request) {
@@ -147,13 +148,9 @@ Result<void> Initiator::accept(const Request& request) {
   const std::uint32_t index = free_slots_.back();
   free_slots_.pop_back();
   Slot& slot = slots_[index];
-  slot.op = RailOp{request.bytes,
-                   request.length_bytes,
-                   request.offset_bytes,
-                   memory->second.registered.get(),
-                   &region,
-                   request.is_get,
-                   index};
+  slot.op = RailOp{
+      request.bytes, request.length_bytes, request.offset_bytes, memory->second.registered.get(),
+      &region,       request.is_get,       request.traffic,      index};
   slot.id = request.op;
   slot.local = request.local;
   slot.region = request.region;
@@ -169,7 +166,7 @@ Result<void> Initiator::accept(const Request& request) {
   }
   slot.not_after = request.not_after;
   earliest_ = std::min(earliest_, slot.look_at);
-  SlotRing& ring = slot.op.kind() == LaneKind::kSmall ? peer.small : peer.large;
+  SlotRing& ring = peer.queues[static_cast<std::size_t>(slot.op.kind())];
   const bool first = ring.empty();
   ring.push(index);
   if (first) post_some(peer);
@@ -196,11 +193,15 @@ std::vector<OpId> Initiator::give_back(const std::function<bool(OpId)>& which) {
     Peer& peer = *slot.peer;
     if (slot.lent) {
       peer.rails->give_back(slot.rail, slot.op);
-    } else if (peer.small.remove(i) || peer.large.remove(i)) {
+    } else if (peer.queues[static_cast<std::size_t>(slot.op.kind())].remove(i)) {
       fail_slot(i, Errc::kCanceled);  // never posted
     }
   }
   return given;
+}
+
+bool Initiator::has_room(const Rails& rails, LaneKind kind) const {
+  return kind == LaneKind::kSmall || rails.bytes(kind) < options_.flight_bytes_max;
 }
 
 bool Initiator::post(Peer& peer, std::uint32_t index) {
@@ -209,8 +210,7 @@ bool Initiator::post(Peer& peer, std::uint32_t index) {
     fail_slot(index, Errc::kCanceled);
     return true;
   }
-  const bool large = slot.op.kind() == LaneKind::kLarge;
-  if (large && peer.rails->large_bytes() >= options_.flight_bytes_max) return false;
+  if (!has_room(*peer.rails, slot.op.kind())) return false;
   const auto rail = peer.rails->post(slot.op);
   if (!rail) return false;
   slot.rail = *rail;
@@ -227,8 +227,9 @@ void Initiator::post_some(Peer& peer) {
     peer.held.pop_back();
   }
   while (!peer.again.empty() && post(peer, peer.again.back())) peer.again.pop_back();
-  while (!peer.small.empty() && post(peer, peer.small.front())) peer.small.pop();
-  while (!peer.large.empty() && post(peer, peer.large.front())) peer.large.pop();
+  for (SlotRing& queue : peer.queues) {
+    while (!queue.empty() && post(peer, queue.front())) queue.pop();
+  }
 }
 
 std::size_t Initiator::poll(std::span<Completion> out) {
@@ -288,8 +289,7 @@ void Initiator::start_close(Peer& peer) {
   if (peer.state != PeerState::kOpen) return;
   peer.state = PeerState::kClosing;
   ++closing_peers_;
-  peer.small.clear();
-  peer.large.clear();
+  for (SlotRing& queue : peer.queues) queue.clear();
   peer.again.clear();
   peer.held.clear();
   peer.rails->close();

@@ -19,20 +19,21 @@
 namespace ho::transport {
 
 struct InitiatorOptions {
-  std::uint32_t depth_ops_max = 4096;          ///< operations accepted and not yet polled
-  std::uint64_t flight_bytes_max = 32 * kMiB;  ///< of large operations, posted to one peer
+  std::uint32_t depth_ops_max = 4096;  ///< operations accepted and not yet polled
+  /// Bytes of large operations, posted to one peer; likewise of each class that nobody waits for.
+  std::uint64_t flight_bytes_max = 32 * kMiB;
 };
 
 /// The initiator's side of every network driver: queues, deadlines, and what becomes of operations
 /// whose rail is lost. The driver only posts and polls.
 ///
-/// An accepted operation has a slot until its completion is written. It waits in one of its peer's
-/// queues, small ones apart from large ones, until a rail takes it; an operation is one piece, on
-/// one rail. An operation that comes back from a lost rail is posted again: a get at once, a put
-/// when the rail has ended at the target as well. One that was given back is not posted again: it
-/// ends where it would have been. An operation that passes its deadline, or on whose rail nothing
-/// has moved for its patience, closes its peer; it ends with kDeadline, the peer's others with
-/// kUnavailable, each once its rail has let go of its bytes.
+/// An accepted operation has a slot until its completion is written. It waits in the queue of its
+/// peer and LaneKind until a rail takes it; an operation is one piece, on one rail. An operation
+/// that comes back from a lost rail is posted again: a get at once, a put when the rail has ended
+/// at the target as well. One that was given back is not posted again: it ends where it would have
+/// been. An operation that passes its deadline, or on whose rail nothing has moved for its
+/// patience, closes its peer; it ends with kDeadline, the peer's others with kUnavailable, each
+/// once its rail has let go of its bytes.
 ///
 /// Time in which nobody polled says nothing about peers, and is added to all deadlines, but never
 /// beyond the lease: an answer about memory that the target has taken back is not to be trusted.
@@ -71,12 +72,11 @@ class Initiator final : public Transport {
     PeerState state = PeerState::kOpen;
     std::unique_ptr<Rails> rails;        ///< null once closed
     std::vector<RemoteRegion*> regions;  ///< attached
-    SlotRing small;
-    SlotRing large;
-    std::vector<std::uint32_t> again;  ///< slots that came back from lost rails
-    std::vector<std::uint32_t> held;   ///< puts among them, until their rail has ended
+    std::vector<SlotRing> queues;        ///< by LaneKind
+    std::vector<std::uint32_t> again;    ///< slots that came back from lost rails
+    std::vector<std::uint32_t> held;     ///< puts among them, until their rail has ended
 
-    explicit Peer(std::size_t depth) : small(depth), large(depth) {
+    explicit Peer(std::size_t depth) : queues(kLaneKinds, SlotRing(depth)) {
       again.reserve(depth);
       held.reserve(depth);
     }
@@ -107,6 +107,7 @@ class Initiator final : public Transport {
 
   [[nodiscard]] Result<void> accept(const Request& request);
   void post_some(Peer& peer);
+  [[nodiscard]] bool has_room(const Rails& rails, LaneKind kind) const;
   [[nodiscard]] bool post(Peer& peer, std::uint32_t slot);
   void take_ended();
   void serve(Peer& peer, TimePoint now);

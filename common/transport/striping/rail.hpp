@@ -19,8 +19,10 @@ namespace ho::transport {
 /// Rails of one target at most.
 inline constexpr std::size_t kRailsMax = 8;
 
-/// Small operations have connections of their own, so that none waits behind megabytes.
-enum class LaneKind : std::uint8_t { kSmall, kLarge };
+/// Connections of a rail. Small operations have their own, so that none waits behind megabytes, and
+/// so have the classes of traffic that nobody waits for. In the order in which they are posted.
+enum class LaneKind : std::uint8_t { kSmall, kLarge, kBulk, kBackground };
+inline constexpr std::size_t kLaneKinds = 4;
 inline constexpr std::uint64_t kSmallBytesMax = 64 * 1024;
 
 /// Local memory as a driver has registered it. Outlives every operation that uses it.
@@ -52,12 +54,15 @@ struct RailOp {
   const LocalMemory* memory = nullptr;
   const RemoteRegion* region = nullptr;
   bool is_get = false;
+  TrafficClass traffic = TrafficClass::kDeadline;
   std::uint32_t slot = 0;  ///< the initiator's number for it
   /// Set when it comes back. kOk; kPermissionDenied: the target refused it and the rail goes on;
   /// kUnavailable: the rail was lost, and a put may or may not have been carried out.
   Errc outcome = Errc::kOk;
 
   [[nodiscard]] LaneKind kind() const {
+    if (traffic == TrafficClass::kBulk) return LaneKind::kBulk;
+    if (traffic == TrafficClass::kBackground) return LaneKind::kBackground;
     return length_bytes <= kSmallBytesMax ? LaneKind::kSmall : LaneKind::kLarge;
   }
 };

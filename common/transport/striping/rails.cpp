@@ -147,7 +147,7 @@ std::optional<std::uint32_t> Rails::post(RailOp& op) {
     entry.bytes[kind] += op.length_bytes;
     entry.rested = entry.rested || entry.ops == 0;
     ++entry.ops;
-    if (op.kind() == LaneKind::kLarge) large_bytes_ += op.length_bytes;
+    bytes_[kind] += op.length_bytes;
     return order[i];
   }
   return std::nullopt;
@@ -155,11 +155,12 @@ std::optional<std::uint32_t> Rails::post(RailOp& op) {
 
 void Rails::ended(std::uint32_t rail, const RailOp& op) {
   Entry& entry = rails_[rail];
-  std::uint64_t& bytes = entry.bytes[index_of(op.kind())];
+  const std::size_t kind = index_of(op.kind());
+  std::uint64_t& bytes = entry.bytes[kind];
   HO_CHECK(entry.ops > 0 && bytes >= op.length_bytes);
   bytes -= op.length_bytes;
   --entry.ops;
-  if (op.kind() == LaneKind::kLarge) large_bytes_ -= op.length_bytes;
+  bytes_[kind] -= op.length_bytes;
 }
 
 void Rails::progress(const Turn& turn, std::vector<RailOp*>& ended) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <future>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -74,8 +75,10 @@ class Rails {
   [[nodiscard]] TimePoint moved_at(std::uint32_t rail) const { return rails_[rail].moved; }
   /// On any that is open.
   [[nodiscard]] TimePoint moved_at() const;
-  /// In flight, large operations only.
-  [[nodiscard]] std::uint64_t large_bytes() const { return large_bytes_; }
+  /// In flight.
+  [[nodiscard]] std::uint64_t bytes(LaneKind kind) const {
+    return bytes_[static_cast<std::size_t>(kind)];
+  }
 
   /// The time of a poll.
   struct Turn {
@@ -103,18 +106,20 @@ class Rails {
     std::uint32_t number = 0;
     State state = State::kOut;
     std::string address;
-    std::unique_ptr<Rail> rail;            ///< null: out, or ended here
-    std::uint32_t generation = 0;          ///< of the last attempt
-    std::array<std::uint64_t, 2> bytes{};  ///< in flight, by LaneKind
-    std::uint32_t ops = 0;                 ///< in flight
-    TimePoint moved;                       ///< when something moved last, or it was idle
-    bool rested = false;                   ///< an operation was posted when it had none
-    Duration silent{};                     ///< watched since then
+    std::unique_ptr<Rail> rail;                     ///< null: out, or ended here
+    std::uint32_t generation = 0;                   ///< of the last attempt
+    std::array<std::uint64_t, kLaneKinds> bytes{};  ///< in flight
+    std::uint32_t ops = 0;                          ///< in flight
+    TimePoint moved;                                ///< when something moved last, or it was idle
+    bool rested = false;                            ///< an operation was posted when it had none
+    Duration silent{};                              ///< watched since then
     TimePoint connect_end;
     std::optional<std::future<Result<std::string>>> fence;
     RailRetry retry;
     std::string why;  ///< it is out, as the log has it
-    [[nodiscard]] std::uint64_t all_bytes() const { return bytes[0] + bytes[1]; }
+    [[nodiscard]] std::uint64_t all_bytes() const {
+      return std::accumulate(bytes.begin(), bytes.end(), std::uint64_t{0});
+    }
   };
 
   Rails(RailDriver& driver, std::uint32_t& generation, const PeerAddress& peer,
@@ -132,7 +137,7 @@ class Rails {
   std::uint32_t& generation_;
   const PeerAddress peer_;
   std::vector<Entry> rails_;
-  std::uint64_t large_bytes_ = 0;
+  std::array<std::uint64_t, kLaneKinds> bytes_{};  ///< in flight on all rails
 };
 
 }  // namespace ho::transport

@@ -40,6 +40,7 @@ struct Request {
   TimePoint not_after;
   bool is_get = false;
   Duration patience = Duration::max();
+  TrafficClass traffic = TrafficClass::kDeadline;
 
   /// Its local bytes are all in the memory.
   [[nodiscard]] bool inside(std::span<const std::byte> memory) const {

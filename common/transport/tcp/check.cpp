@@ -15,7 +15,7 @@ Admission denied(const char* why) { return {Admission::Verdict::kDenied, {}, why
 
 bool well_formed(const Hello& hello) {
   return hello.magic == kMagic && hello.version == kVersion && hello.rail < kRailsMax &&
-         hello.large <= 1 && hello.zero == 0;
+         static_cast<std::size_t>(hello.lane) < kLaneKinds && hello.zero == 0;
 }
 
 bool equal_secrets(std::span<const std::uint8_t> a, std::span<const std::uint8_t> b) {

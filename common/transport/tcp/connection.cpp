@@ -119,7 +119,7 @@ bool Connection::greet(const Hello& hello, HelloCheck& check) {
   }
   ++session_->connections;
   generation_ = hello.generation;
-  large_ = hello.large != 0;
+  lane_ = hello.lane;
   out_ = Outbox<Answer>(kAnswersMax);
   served_.resize(kAnswersMax);
   answer({}, {}, {});

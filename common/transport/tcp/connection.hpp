@@ -20,7 +20,7 @@
 
 namespace ho::transport::tcp {
 
-/// A session's parts of one rail.
+/// A session's parts of one rail, of one class of traffic.
 struct RailFlows {
   LinkTurns::Flow* in = nullptr;
   LinkTurns::Flow* out = nullptr;
@@ -32,7 +32,8 @@ struct Session {
   std::string certificate;  ///< "job trainer": who opened it; empty: came by the Unix socket
   Segments segments;
   std::array<std::uint32_t, kRailsMax> fenced{};  ///< by rail: the last generation that has ended
-  std::vector<RailFlows> flows;                   ///< by rail; empty once it is dismissed
+  /// By rail and class; empty once it is dismissed.
+  std::vector<std::array<RailFlows, kTrafficClasses>> flows;
   std::size_t connections = 0;
   bool dismissed = false;  ///< goes with its last segment
 };
@@ -104,7 +105,11 @@ class Connection {
   [[nodiscard]] Session* session() const { return session_; }
   [[nodiscard]] std::uint8_t rail() const { return rail_; }
   [[nodiscard]] std::uint32_t generation() const { return generation_; }
-  [[nodiscard]] bool small() const { return session_ != nullptr && !large_; }
+  [[nodiscard]] bool small() const { return session_ != nullptr && lane_ == LaneKind::kSmall; }
+  [[nodiscard]] TrafficClass traffic() const {
+    if (lane_ == LaneKind::kBulk) return TrafficClass::kBulk;
+    return lane_ == LaneKind::kBackground ? TrafficClass::kBackground : TrafficClass::kDeadline;
+  }
   [[nodiscard]] TimePoint since() const { return since_; }
   /// A request is half read or an answer is not sent, and nothing has moved since then.
   [[nodiscard]] bool stuck(TimePoint before) const {
@@ -138,7 +143,7 @@ class Connection {
   TimePoint moved_;
   Session* session_ = nullptr;
   std::uint32_t generation_ = 0;
-  bool large_ = false;
+  LaneKind lane_ = LaneKind::kSmall;
   Inbox<kFrameBytes> in_;
   Outbox<Answer> out_{0};
   std::vector<Served> served_;  ///< a ring beside out_

@@ -1,6 +1,8 @@
 #include "common/transport/tcp/link_turns.hpp"
 
 #include <algorithm>
+#include <array>
+#include <deque>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -26,27 +28,47 @@ constexpr double kSmallAhead = 4;
 /// An owner with a minimum goes ahead of its part as long as others want theirs. All beyond so many
 /// turns is forgotten: else it would pay for it once they stop.
 constexpr double kAheadMax = 16;
+/// By TrafficClass: while all have something to move, each has this part of its owner's.
+constexpr std::array<double, kTrafficClasses> kClassWeights{16, 4, 1};
 
 }  // namespace
 
-class LinkTurns::Flow {
+/// One of several that share what their parent gets: the link, an owner, a class, a session.
+struct LinkTurns::Node {
+  Node(Node* of, double share) : parent(of), weight(share) {}
+
+  /// Others beside it want what the parent gets.
+  [[nodiscard]] bool has_rivals() const { return parent->waiting > (waits ? 1U : 0U); }
+
+  Node* const parent;  ///< null: the link
+  double weight;
+  double had = 0;      ///< bytes, divided by its weight
+  bool waits = false;  ///< it, or one below it, wanted more in the last round
+  // About those below it that wait:
+  std::size_t waiting = 0;
+  double least = 0;        ///< what one of them has had; never falls
+  double round_least = 0;  ///< likewise, as this round found them
+  double heaviest = 1;     ///< weight
+};
+
+class LinkTurns::Flow : public Node {
  public:
-  explicit Flow(Owner& of) : owner(of) {}
+  Flow(Node& of, Owner& belongs) : Node(&of, 1), owner(belongs) {}
 
   Owner& owner;
-  double had = 0;                    ///< bytes, against other flows of the owner
-  bool waits = false;                ///< is in waiting_
   bool wants = false;                ///< is in wanting_
   std::optional<TimePoint> refused;  ///< since when it waits for its turn
 };
 
-struct LinkTurns::Owner {
-  double weight = 1;
+struct LinkTurns::Owner : Node {
+  explicit Owner(Node& link) : Node(&link, 1) {
+    had = link.least;
+    for (const double part : kClassWeights) classes.emplace_back(this, part);
+  }
+
   Bucket minimum{0, 0};
   std::shared_ptr<LinkUse> use;  ///< null: not counted
-  double had = 0;                ///< bytes, divided by its weight
-  double flow_had = 0;           ///< the least that one of its waiting flows has had
-  std::size_t waiting = 0;       ///< flows
+  std::deque<Node> classes;      ///< by TrafficClass; they have addresses
   std::vector<std::unique_ptr<Flow>> flows;
 };
 
@@ -72,27 +94,28 @@ Duration LinkTurns::Bucket::until_half() const {
 }
 
 LinkTurns::LinkTurns(Way way, std::uint64_t bytes_per_s)
-    : way_(way), link_(bytes_per_s, kBurstSeconds), turn_(static_cast<double>(kTurnBytes)) {
+    : way_(way),
+      link_(bytes_per_s, kBurstSeconds),
+      turn_(static_cast<double>(kTurnBytes)),
+      root_(std::make_unique<Node>(nullptr, 1)) {
   if (bytes_per_s == 0) return;
   turn_ = std::clamp(static_cast<double>(bytes_per_s) * kTurnSeconds, kPart, turn_);
 }
 
 LinkTurns::~LinkTurns() = default;
 
-LinkTurns::Flow& LinkTurns::join(const LinkShare& share) {
+LinkTurns::Flow& LinkTurns::join(const LinkShare& share, TrafficClass traffic) {
   HO_CHECK(share.weight > 0);
   auto& owner = owners_[share.owner];
-  if (!owner) {
-    owner = std::make_unique<Owner>();
-    owner->had = had_;
-  }
+  if (!owner) owner = std::make_unique<Owner>(*root_);
   owner->weight = share.weight;
   if (owner->minimum.bytes_per_s() != share.bytes_per_s_min) {
     owner->minimum = Bucket(share.bytes_per_s_min, kMinimumSeconds);
     owner->minimum.fill(now_);
   }
   owner->use = share.use;
-  owner->flows.push_back(std::make_unique<Flow>(*owner));
+  Node& of = owner->classes[static_cast<std::size_t>(traffic)];
+  owner->flows.push_back(std::make_unique<Flow>(of, *owner));
   ++flows_;
   waiting_.reserve(flows_);
   wanting_.reserve(flows_);
@@ -102,40 +125,47 @@ LinkTurns::Flow& LinkTurns::join(const LinkShare& share) {
 void LinkTurns::leave(Flow& flow) {
   std::erase(waiting_, &flow);
   std::erase(wanting_, &flow);
-  Owner& owner = flow.owner;
-  if (flow.waits) --owner.waiting;
+  for (Node* node = &flow; node->parent != nullptr && node->waits; node = node->parent) {
+    if (node->waiting > 0) break;  // others below it wait
+    node->waits = false;
+    --node->parent->waiting;
+  }
   --flows_;
-  std::erase_if(owner.flows, [&](const auto& one) { return one.get() == &flow; });
+  std::erase_if(flow.owner.flows, [&](const auto& one) { return one.get() == &flow; });
+}
+
+/// Counts it, and all that it belongs to, among those that wait in this round.
+void LinkTurns::mark_waiting(Flow& flow) {
+  flow.wants = false;
+  flow.owner.minimum.fill(now_);
+  for (Node* node = &flow; node->parent != nullptr && !node->waits; node = node->parent) {
+    node->waits = true;
+    Node& parent = *node->parent;
+    const bool first = parent.waiting++ == 0;
+    parent.round_least = first ? node->had : std::min(parent.round_least, node->had);
+    parent.heaviest = std::max(first ? 1 : parent.heaviest, node->weight);
+  }
 }
 
 void LinkTurns::begin_round(TimePoint now) {
   now_ = now;
   link_.fill(now);
   for (Flow* const flow : waiting_) {
-    flow->waits = false;
-    flow->owner.waiting = 0;
     if (!flow->wants) flow->refused.reset();
+    for (Node* node = flow; node != nullptr; node = node->parent) {
+      node->waits = false;
+      if (node != flow) node->waiting = 0;
+    }
   }
   waiting_.clear();
   std::swap(waiting_, wanting_);
-  if (waiting_.empty()) return;
-  double least = kInfinite;
-  heaviest_ = 1;
+  for (Flow* const flow : waiting_) mark_waiting(*flow);
   for (Flow* const flow : waiting_) {
-    flow->waits = true;
-    flow->wants = false;
-    Owner& owner = flow->owner;
-    const double before = owner.waiting++ == 0 ? kInfinite : owner.flow_had;
-    owner.flow_had = std::min(before, flow->had);
-    owner.minimum.fill(now);
-    least = std::min(least, owner.had);
-    heaviest_ = std::max(heaviest_, owner.weight);
-  }
-  had_ = std::max(had_, least);
-  for (Flow* const flow : waiting_) {
-    Owner& owner = flow->owner;
-    owner.had = std::min(owner.had, had_ + kAheadMax * turn_);
-    flow->had = std::min(flow->had, owner.flow_had + kAheadMax * turn_);
+    for (Node* node = flow; node->parent != nullptr; node = node->parent) {
+      Node& parent = *node->parent;
+      parent.least = std::max(parent.least, parent.round_least);
+      node->had = std::min(node->had, parent.least + kAheadMax * turn_);
+    }
   }
 }
 
@@ -143,40 +173,38 @@ bool LinkTurns::owed(const Flow& flow) const {
   return flow.owner.minimum.limits() && flow.owner.minimum.bytes() > 0;
 }
 
-/// A flow that had nothing to move has no claim from that time, and none is had against it.
+/// A node that had nothing to move has no claim from that time, and none is had against it.
 void LinkTurns::catch_up(Flow& flow) {
-  Owner& owner = flow.owner;
-  owner.minimum.fill(now_);
-  if (waiting_.empty()) had_ = std::max(had_, owner.had);
-  if (owner.waiting == 0) {
-    owner.had = std::max(owner.had, had_);
-    owner.flow_had = std::max(owner.flow_had, flow.had);
+  flow.owner.minimum.fill(now_);
+  for (Node* node = &flow; node->parent != nullptr; node = node->parent) {
+    Node& parent = *node->parent;
+    if (parent.waiting == 0) parent.least = std::max(parent.least, node->had);
+    if (!node->waits) node->had = std::max(node->had, parent.least);
   }
-  flow.had = std::max(flow.had, owner.flow_had);
+}
+
+double LinkTurns::turn_of(const Node& node, double ahead_max) const {
+  const Node& parent = *node.parent;
+  if (node.had - parent.least >= ahead_max / parent.heaviest) return 0;
+  return std::clamp(turn_ * node.weight / parent.heaviest, kPart, turn_);
 }
 
 std::uint64_t LinkTurns::allowance(Flow& flow, Size size) {
-  Owner& owner = flow.owner;
   if (!flow.waits) catch_up(flow);
   if (flow.refused && now_ - *flow.refused >= kWaitMax) return kPartBytes;
   const bool small = size == Size::kSmall;
   const double ahead_max = (small ? kSmallAhead : 1) * turn_;
-  const bool other_owners = waiting_.size() > owner.waiting;
-  const bool other_flows = owner.waiting > (flow.waits ? 1U : 0U);
-  const bool owner_waits = other_owners && !owed(flow) && owner.had - had_ >= ahead_max / heaviest_;
-  const bool flow_waits = other_flows && flow.had - owner.flow_had >= ahead_max;
+  double most = static_cast<double>(std::numeric_limits<std::uint32_t>::max());
+  for (const Node* node = &flow; node->parent != nullptr; node = node->parent) {
+    if (!node->has_rivals()) continue;
+    const bool first = node == &flow.owner && owed(flow);
+    most = std::min(most, turn_of(*node, first ? kInfinite : ahead_max));
+  }
   const double link_least = small ? -kSmallAhead * kPart : 0;
-  const bool link_waits = link_.limits() && link_.bytes() <= link_least;
-  if (owner_waits || flow_waits || link_waits) {
+  if (most == 0 || (link_.limits() && link_.bytes() <= link_least)) {
     if (!flow.refused) flow.refused = now_;
     want(flow);
     return 0;
-  }
-  double most = static_cast<double>(std::numeric_limits<std::uint32_t>::max());
-  if (other_owners) {
-    most = std::clamp(turn_ * owner.weight / heaviest_, kPart, turn_);
-  } else if (other_flows) {
-    most = turn_;
   }
   if (link_.limits()) most = std::min(most, std::max(link_.bytes(), kPart));
   return static_cast<std::uint64_t>(most);
@@ -194,8 +222,9 @@ void LinkTurns::moved(Flow& flow, std::uint64_t bytes) {
     }
   }
   flow.refused.reset();
-  owner.had += static_cast<double>(bytes) / owner.weight;
-  flow.had += static_cast<double>(bytes);
+  for (Node* node = &flow; node->parent != nullptr; node = node->parent) {
+    node->had += static_cast<double>(bytes) / node->weight;
+  }
   link_.take(bytes, kInfinite);
   owner.minimum.take(bytes, kPart);
 }

@@ -13,8 +13,9 @@
 namespace ho::transport::tcp {
 
 /// One direction of one rail, divided among sessions while several want it: owners get parts by
-/// weight, and sessions of one owner equal parts of theirs. What one leaves, the others share
-/// (start-time fair queueing; Goyal, Vin and Cheng, 1996). Owners get their minimum rates first.
+/// weight, the classes of traffic of one owner parts of theirs (16, 4 and 1), and sessions equal
+/// parts of a class. What one leaves, the others share (hierarchical start-time fair queueing;
+/// Goyal, Vin and Cheng, 1996). Owners get their minimum rates first.
 ///
 /// In each round the caller asks for each connection that may have bytes to move how many it may,
 /// and says how many it did. Pure: time comes from the caller. One thread.
@@ -41,8 +42,9 @@ class LinkTurns {
   LinkTurns& operator=(const LinkTurns&) = delete;
   ~LinkTurns();
 
-  /// A session's part; valid until leave(). An owner's weight and minimum are those named last.
-  [[nodiscard]] Flow& join(const LinkShare& share);
+  /// A session's part of one class; valid until leave(). An owner's weight and minimum are those
+  /// named last.
+  [[nodiscard]] Flow& join(const LinkShare& share, TrafficClass traffic = TrafficClass::kDeadline);
   void leave(Flow& flow);
 
   void begin_round(TimePoint now);
@@ -61,6 +63,7 @@ class LinkTurns {
   [[nodiscard]] Duration until_free() const;
 
  private:
+  struct Node;
   struct Owner;
 
   /// Bytes that may be moved: they come in at a rate, and some are kept.
@@ -83,6 +86,9 @@ class LinkTurns {
     TimePoint filled_{};
   };
 
+  /// What a flow, or all below a node, may move at once while it has rivals; 0: it waits.
+  [[nodiscard]] double turn_of(const Node& node, double ahead_max) const;
+  void mark_waiting(Flow& flow);
   void catch_up(Flow& flow);
 
   const Way way_;
@@ -92,9 +98,7 @@ class LinkTurns {
   std::vector<Flow*> waiting_;                            ///< wanted more in the last round
   std::vector<Flow*> wanting_;                            ///< want more in this one
   TimePoint now_{};
-  /// The least that a waiting owner has had: bytes, divided by its weight.
-  double had_ = 0;
-  double heaviest_ = 1;  ///< weight of an owner that waits
+  std::unique_ptr<Node> root_;  ///< the link; owners are below it
   std::size_t flows_ = 0;
 };
 

@@ -22,22 +22,33 @@ void RailLinks::join(Session& session, const LinkShare& share) {
     LinkShare of_rail = share;
     of_rail.bytes_per_s_min =
         static_cast<std::uint64_t>(static_cast<double>(share.bytes_per_s_min) * part);
-    session.flows.push_back({&link->in.join(of_rail), &link->out.join(of_rail)});
+    auto& flows = session.flows.emplace_back();
+    for (std::size_t i = 0; i < kTrafficClasses; ++i) {
+      const auto traffic = static_cast<TrafficClass>(i);
+      flows[i] = {&link->in.join(of_rail, traffic), &link->out.join(of_rail, traffic)};
+    }
   }
 }
 
 void RailLinks::leave(Session& session) {
   for (std::size_t rail = 0; rail < session.flows.size(); ++rail) {
-    links_[rail]->in.leave(*session.flows[rail].in);
-    links_[rail]->out.leave(*session.flows[rail].out);
+    for (const RailFlows& flows : session.flows[rail]) {
+      links_[rail]->in.leave(*flows.in);
+      links_[rail]->out.leave(*flows.out);
+    }
   }
   session.flows.clear();
+}
+
+RailFlows RailLinks::flows_of(const Connection& connection) {
+  const auto traffic = static_cast<std::size_t>(connection.traffic());
+  return connection.session()->flows[connection.rail()][traffic];
 }
 
 bool RailLinks::owed(const Connection& connection) const {
   if (connection.ended() || connection.session() == nullptr) return false;
   const Link& link = *links_[connection.rail()];
-  const RailFlows& flows = connection.session()->flows[connection.rail()];
+  const RailFlows flows = flows_of(connection);
   return link.in.owed(*flows.in) || link.out.owed(*flows.out);
 }
 
@@ -68,7 +79,7 @@ bool RailLinks::serve(Connection& connection, std::span<std::byte> staging, std:
     return connection.receive(staging, chunk_bytes, now_, check).moved;
   }
   Link& link = *links_[connection.rail()];
-  const RailFlows flows = connection.session()->flows[connection.rail()];
+  const RailFlows flows = flows_of(connection);
   const auto small_if = [](bool small) {
     return small ? LinkTurns::Size::kSmall : LinkTurns::Size::kLarge;
   };

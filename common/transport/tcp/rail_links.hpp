@@ -47,6 +47,7 @@ class RailLinks {
     LinkTurns in;
     LinkTurns out;
   };
+  [[nodiscard]] static RailFlows flows_of(const Connection& connection);
   [[nodiscard]] bool owed(const Connection& connection) const;
 
   std::vector<std::unique_ptr<Link>> links_;  ///< by rail

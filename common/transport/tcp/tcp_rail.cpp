@@ -36,30 +36,31 @@ TcpDriver::TcpDriver(const TcpOptions& options, std::optional<net::SocketAddress
   caps_.patient = true;
 }
 
-Result<std::unique_ptr<Rail>> TcpDriver::connect(const RailSpec& spec) {
-  const auto to = decode_rail(spec.address);
+Result<std::unique_ptr<net::Stream>> TcpDriver::open_stream(const std::string& address) const {
+  const auto to = decode_rail(address);
   if (!to) return to.error();
+  if (to->name.empty()) return net::Stream::connect(to->where, source_ ? &*source_ : nullptr);
+  if (options_.tls_folder.empty()) {
+    return Error(Errc::kPermissionDenied,
+                 "the daemon wants TLS for tcp; name the folder of your certificate: --tls or "
+                 "HYPEROFFLOAD_TLS (a job: the option tls)");
+  }
+  const auto context = tls::Context::load(tls::files_in(options_.tls_folder));
+  if (!context) return context.error();
+  auto stream = net::Stream::connect(to->where, source_ ? &*source_ : nullptr);
+  if (!stream) return stream;
+  if (auto begun = (*stream)->begin_tls(*context, to->name); !begun) return begun.error();
+  return stream;
+}
+
+Result<std::unique_ptr<Rail>> TcpDriver::connect(const RailSpec& spec) {
   if (spec.session.token.size() != kTokenBytes) {
     return Error(Errc::kInvalidArgument, "no session's token to show to the target");
   }
-  std::shared_ptr<const tls::Context> context;
-  if (!to->name.empty()) {
-    if (options_.tls_folder.empty()) {
-      return Error(Errc::kPermissionDenied,
-                   "the daemon wants TLS for tcp; name the folder of your certificate: --tls or "
-                   "HYPEROFFLOAD_TLS (a job: the option tls)");
-    }
-    auto loaded = tls::Context::load(tls::files_in(options_.tls_folder));
-    if (!loaded) return loaded.error();
-    context = std::move(*loaded);
-  }
   std::vector<std::unique_ptr<net::Stream>> streams;
   while (streams.size() < 1 + options_.connections) {
-    auto stream = net::Stream::connect(to->where, source_ ? &*source_ : nullptr);
+    auto stream = open_stream(spec.address);
     if (!stream) return stream.error();
-    if (context) {
-      if (auto begun = (*stream)->begin_tls(context, to->name); !begun) return begun.error();
-    }
     streams.push_back(std::move(*stream));
   }
   return std::unique_ptr<Rail>(std::make_unique<TcpRail>(*this, spec, std::move(streams)));
@@ -84,16 +85,30 @@ std::size_t TcpDriver::chunk_bytes() const {
 TcpRail::TcpRail(TcpDriver& driver, const RailDriver::RailSpec& spec,
                  std::vector<std::unique_ptr<net::Stream>> streams)
     : driver_(driver), spec_(spec) {
-  for (auto& stream : streams) lanes_.emplace_back(std::move(stream));
+  lanes_.reserve(streams.size() + kLaneKinds);
+  for (auto& stream : streams) {
+    lanes_.emplace_back(lanes_.empty() ? LaneKind::kSmall : LaneKind::kLarge, std::move(stream));
+  }
+}
+
+/// The one of that kind with the least to move. nullptr: it cannot be had, and the rail has failed.
+TcpRail::Lane* TcpRail::lane_for(LaneKind kind) {
+  Lane* best = nullptr;
+  for (Lane& lane : lanes_) {
+    if (lane.kind == kind && (best == nullptr || lane.bytes < best->bytes)) best = &lane;
+  }
+  if (best != nullptr) return best;
+  auto stream = driver_.open_stream(spec_.address);
+  if (stream) return &lanes_.emplace_back(kind, std::move(*stream));
+  fail(stream.error());
+  return nullptr;
 }
 
 bool TcpRail::post(RailOp& op) {
   HO_CHECK(state_ == State::kOpen);
-  const bool small = op.kind() == LaneKind::kSmall;
-  Lane& lane =
-      small ? lanes_.front()
-            : *std::min_element(lanes_.begin() + 1, lanes_.end(),
-                                [](const Lane& a, const Lane& b) { return a.bytes < b.bytes; });
+  Lane* const found = lane_for(op.kind());
+  if (found == nullptr) return false;
+  Lane& lane = *found;
   if (lane.next - lane.first == kLaneOpsMax) return false;
   const auto& region = static_cast<const TcpRegion&>(*op.region);
   Request request;
@@ -107,9 +122,9 @@ bool TcpRail::post(RailOp& op) {
   lane.at(lane.next++) = &op;
   lane.bytes += op.length_bytes;
   lane.out.push(request, op.is_get ? nullptr : op.bytes, op.is_get ? 0 : op.length_bytes);
-  if (small) driver_.small_moved();
+  if (lane.kind == LaneKind::kSmall) driver_.small_moved();
   // Those that follow soon share a call with each other.
-  if (first && lane.out.flush(*lane.stream, driver_.chunk_bytes()).ended) {
+  if (first && lane.open && lane.out.flush(*lane.stream, driver_.chunk_bytes()).ended) {
     fail(lane.stream->failure());
   }
   return true;
@@ -127,7 +142,12 @@ bool TcpRail::progress(std::vector<RailOp*>& ended) {
       return moved;
     case State::kOpen:
       for (Lane& lane : lanes_) {
-        if (state_ == State::kOpen && !lane.idle()) moved = move(lane, ended) || moved;
+        if (state_ != State::kOpen) break;
+        if (!lane.open) {
+          moved = greet(lane) || moved;
+        } else if (!lane.idle()) {
+          moved = move(lane, ended) || moved;
+        }
       }
       return moved;
     case State::kClosing:
@@ -153,7 +173,7 @@ bool TcpRail::greet(Lane& lane) {
   if (!std::exchange(lane.asked, true)) {
     Hello hello;
     hello.rail = static_cast<std::uint8_t>(spec_.number);
-    hello.large = &lane == &lanes_.front() ? 0 : 1;
+    hello.lane = lane.kind;
     hello.generation = spec_.generation;
     hello.session = spec_.session.session.value();
     std::memcpy(hello.token.data(), spec_.session.token.data(), kTokenBytes);
@@ -205,7 +225,7 @@ bool TcpRail::move(Lane& lane, std::vector<RailOp*>& ended) {
         });
   }
   const bool sends = sent.bytes > 0 || lane.stream->unsent() < unsent;
-  if ((sends || got.bytes > 0) && &lane == &lanes_.front()) driver_.small_moved();
+  if ((sends || got.bytes > 0) && lane.kind == LaneKind::kSmall) driver_.small_moved();
   // Bytes that the kernel takes say nothing of a peer that is cut off.
   const bool moved = got.bytes > 0 || acknowledged;
   if ((sent.ended || got.ended) && state_ != State::kFailed) fail(lane.stream->failure());

@@ -40,6 +40,9 @@ class TcpDriver final : public RailDriver {
                                                                   std::size_t rails) override;
   void progress() override { now_ = clock_.now(); }
 
+  /// Begins to connect, with TLS where the address says so.
+  [[nodiscard]] Result<std::unique_ptr<net::Stream>> open_stream(const std::string& address) const;
+
   [[nodiscard]] std::uint32_t connections() const { return options_.connections; }
   [[nodiscard]] std::span<std::byte> staging() { return staging_; }
   /// As Inbox and Outbox want it.
@@ -56,8 +59,8 @@ class TcpDriver final : public RailDriver {
   std::array<std::byte, kStagingBytes> staging_;
 };
 
-/// The connections to one address of a target: the first for small operations, the others for large
-/// ones.
+/// The connections to one address of a target: one for small operations and some for large ones.
+/// Each other class of traffic gets one when its first operation is posted.
 class TcpRail final : public Rail {
  public:
   /// Operations in flight on one connection.
@@ -79,7 +82,8 @@ class TcpRail final : public Rail {
 
  private:
   struct Lane {
-    explicit Lane(std::unique_ptr<net::Stream> socket) : stream(std::move(socket)) {}
+    Lane(LaneKind of, std::unique_ptr<net::Stream> socket) : kind(of), stream(std::move(socket)) {}
+    LaneKind kind;
     std::unique_ptr<net::Stream> stream;
     bool asked = false;  ///< the hello is sent
     bool open = false;   ///< and answered
@@ -97,6 +101,7 @@ class TcpRail final : public Rail {
     [[nodiscard]] RailOp*& at(std::uint64_t id) { return waiting[id % kLaneOpsMax]; }
   };
 
+  [[nodiscard]] Lane* lane_for(LaneKind kind);
   bool greet(Lane& lane);
   bool move(Lane& lane, std::vector<RailOp*>& ended);
   [[nodiscard]] bool take_answer(Lane& lane, const Answer& answer, std::vector<RailOp*>& ended);

@@ -38,7 +38,8 @@ constexpr std::size_t kSilentMax = 256;
 constexpr Duration kHelloTime = std::chrono::seconds(2);
 /// For one session. A job has 17 a rail at most; the others are for those that lost their link and
 /// have yet to end.
-constexpr std::size_t kConnectionsMax = 2 * kRailsMax * (1 + TcpOptions::kConnectionsMax);
+constexpr std::size_t kConnectionsMax =
+    2 * kRailsMax * (TcpOptions::kConnectionsMax + kLaneKinds - 1);
 /// A request or an answer that stays half-way for so long ends its connection. Longer than a lease.
 constexpr Duration kStuckTime = std::chrono::seconds(30);
 /// A connection that moved is looked at so often before it is left to epoll: a socket that is read

@@ -37,9 +37,9 @@ enum class Status : std::uint32_t {
 struct Hello {
   std::uint32_t magic = kMagic;
   std::uint16_t version = kVersion;
-  std::uint8_t rail = 0;         ///< which of the target's addresses this is, from 0
-  std::uint8_t large = 0;        ///< 1: for operations above kSmallBytesMax
-  std::uint32_t generation = 0;  ///< of the rail; one that was fenced is not taken any more
+  std::uint8_t rail = 0;  ///< which of the target's addresses this is, from 0
+  LaneKind lane = LaneKind::kSmall;
+  std::uint32_t generation = 0;  ///< the rail's; one that was fenced is not taken any more
   std::uint32_t zero = 0;
   std::uint64_t session = 0;
   std::array<std::uint8_t, kTokenBytes> token{};

@@ -100,7 +100,7 @@ TEST_CASE("tcp: answers that our targets do not give end the peer, and are not b
         Hello hello;
         (void)::recv(peers[i].get(), &hello, sizeof hello, MSG_WAITALL);
         (void)::send(peers[i].get(), &welcome, sizeof welcome, MSG_NOSIGNAL);
-        if (hello.large == 1) large = i;
+        if (hello.lane == transport::LaneKind::kLarge) large = i;
       }
       Request request;
       (void)::recv(peers[large].get(), &request, sizeof request, MSG_WAITALL);

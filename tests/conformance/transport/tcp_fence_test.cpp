@@ -21,6 +21,7 @@
 namespace ho::test {
 namespace {
 
+using transport::LaneKind;
 using transport::Rights;
 using transport::tcp::OpCode;
 using transport::tcp::SegmentKey;
@@ -52,7 +53,7 @@ TEST_CASE("tcp fence: of a put that is cut anywhere no byte arrives after the an
   std::uint64_t caught = 0;
   std::uint32_t generation = 1;
   auto old = std::make_unique<TcpPeer>(target);
-  REQUIRE(old->greet(kSession, generation, 0, 1));
+  REQUIRE(old->greet(kSession, generation, 0, LaneKind::kLarge));
   for (std::uint64_t round = 1; round <= rounds; ++round) {
     // A put of the old rail: the target has read a part of it, the kernel holds another part.
     const std::string put =
@@ -70,7 +71,7 @@ TEST_CASE("tcp fence: of a put that is cut anywhere no byte arrives after the an
 
     // The same put on a new rail, while the rest of the old one is sent.
     auto fresh = std::make_unique<TcpPeer>(target);
-    REQUIRE(fresh->greet(kSession, ++generation, 0, 1));
+    REQUIRE(fresh->greet(kSession, ++generation, 0, LaneKind::kLarge));
     (void)push(*old, std::string_view(put).substr(sent));
     const std::string again = stamped(2 * round + 1);
     REQUIRE(fresh->send(bytes_of(TcpPeer::request(OpCode::kPut, key, 0, kPutBytes)) + again));

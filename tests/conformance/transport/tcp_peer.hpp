@@ -105,6 +105,7 @@ class TcpPeer {
  public:
   using Answer = transport::tcp::Answer;
   using Hello = transport::tcp::Hello;
+  using LaneKind = transport::LaneKind;
   using OpCode = transport::tcp::OpCode;
   using Request = transport::tcp::Request;
   using SegmentKey = transport::tcp::SegmentKey;
@@ -160,16 +161,16 @@ class TcpPeer {
   }
   /// @return whether the target takes it.
   bool greet(const Credentials& session = kSession, std::uint32_t generation = 1,
-             std::uint8_t rail = 0, std::uint8_t large = 0) {
-    if (!send(bytes_of(hello(session, generation, rail, large)))) return false;
+             std::uint8_t rail = 0, LaneKind lane = LaneKind::kSmall) {
+    if (!send(bytes_of(hello(session, generation, rail, lane)))) return false;
     const auto welcome = answer();
     return welcome && welcome->status == transport::tcp::Status::kOk;
   }
   [[nodiscard]] static Hello hello(const Credentials& session, std::uint32_t generation,
-                                   std::uint8_t rail = 0, std::uint8_t large = 0) {
+                                   std::uint8_t rail = 0, LaneKind lane = LaneKind::kSmall) {
     Hello hello;
     hello.rail = rail;
-    hello.large = large;
+    hello.lane = lane;
     hello.generation = generation;
     hello.session = session.session.value();
     std::memcpy(hello.token.data(), session.token.data(), hello.token.size());

@@ -34,6 +34,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using transport::Credentials;
+using transport::LaneKind;
 using transport::Rights;
 using transport::tcp::Answer;
 using transport::tcp::Hello;
@@ -268,9 +269,9 @@ TEST_CASE("tcp: after a fence nothing of the old generation reaches memory, nor 
   TcpPeer old(target, 0);
   TcpPeer newer(target, 0);
   TcpPeer other_rail(target, 1);
-  REQUIRE(old.greet(kSession, 5, 0, 1));
-  REQUIRE(newer.greet(kSession, 6, 0, 1));
-  REQUIRE(other_rail.greet(kSession, 4, 1, 1));
+  REQUIRE(old.greet(kSession, 5, 0, LaneKind::kLarge));
+  REQUIRE(newer.greet(kSession, 6, 0, LaneKind::kLarge));
+  REQUIRE(other_rail.greet(kSession, 4, 1, LaneKind::kLarge));
   // Half of a put has come in; the other half waits in the kernel.
   const std::string half(kMiB / 2, 'a');
   REQUIRE(old.send(bytes_of(TcpPeer::request(OpCode::kPut, key, 0, kMiB)) + half));
@@ -308,8 +309,8 @@ TEST_CASE("tcp: what is revoked in mid-transfer is neither written nor read any 
   const SegmentKey key = target.expose(memory, Rights::kReadWrite);
   TcpPeer putting(target);
   TcpPeer getting(target);
-  REQUIRE(putting.greet(kSession, 1, 0, 1));
-  REQUIRE(getting.greet(kSession, 1, 0, 1));
+  REQUIRE(putting.greet(kSession, 1, 0, LaneKind::kLarge));
+  REQUIRE(getting.greet(kSession, 1, 0, LaneKind::kLarge));
   const std::string half(4 * kMiB, 'a');
   REQUIRE(putting.send(bytes_of(TcpPeer::request(OpCode::kPut, key, 0, 8 * kMiB, 3)) + half));
   REQUIRE(getting.send(bytes_of(TcpPeer::request(OpCode::kGet, key, 0, 8 * kMiB))));

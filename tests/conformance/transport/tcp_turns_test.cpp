@@ -8,8 +8,12 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <future>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/clock.hpp"
@@ -21,6 +25,7 @@ namespace ho::test {
 namespace {
 
 using namespace std::chrono_literals;
+using transport::LaneKind;
 using transport::Rights;
 using transport::tcp::OpCode;
 using transport::tcp::SegmentKey;
@@ -59,7 +64,7 @@ TEST_CASE("tcp turns: a target that keeps to a rate sleeps until the link takes 
   std::vector<std::byte> memory(4 * kMiB);
   const SegmentKey key = target.expose(memory, Rights::kRead);
   TcpPeer peer(target);
-  REQUIRE(peer.greet(kSession, 1, 0, 1));
+  REQUIRE(peer.greet(kSession, 1, 0, LaneKind::kLarge));
   const SteadyClock clock;
   const TimePoint begin = clock.now();
   REQUIRE(peer.send(bytes_of(TcpPeer::request(OpCode::kGet, key, 0, memory.size()))));
@@ -84,8 +89,8 @@ TEST_CASE("tcp turns: what waits for its turn is fenced, dismissed and revoked l
   const SegmentKey key = target.expose(memory, Rights::kReadWrite);
   TcpPeer writer(target);
   TcpPeer reader(target);
-  REQUIRE(writer.greet(kSession, 1, 0, 1));
-  REQUIRE(reader.greet(kSession, 1, 0, 1));
+  REQUIRE(writer.greet(kSession, 1, 0, LaneKind::kLarge));
+  REQUIRE(reader.greet(kSession, 1, 0, LaneKind::kLarge));
   REQUIRE(reader.send(bytes_of(TcpPeer::request(OpCode::kGet, key, 0, memory.size()))));
   REQUIRE(writer.send(bytes_of(TcpPeer::request(OpCode::kPut, key, 0, memory.size()))));
   const std::string some(kMiB, 'a');
@@ -115,11 +120,11 @@ TEST_CASE("tcp turns: a session with many connections leaves another its half") 
   TcpTargetHere& target = users.target;
   const std::size_t bytes = users.memory.size();
   TcpPeer one(target);
-  REQUIRE(one.greet(users.ann, 1, 0, 1));
+  REQUIRE(one.greet(users.ann, 1, 0, LaneKind::kLarge));
   std::deque<TcpPeer> many;
   for (int i = 0; i < 4; ++i) {
     many.emplace_back(target);
-    REQUIRE(many.back().greet(users.bob, 1, 0, 1));
+    REQUIRE(many.back().greet(users.bob, 1, 0, LaneKind::kLarge));
   }
   const auto ask = [&](TcpPeer& peer, const SegmentKey& key) {
     REQUIRE(peer.send(bytes_of(TcpPeer::request(OpCode::kGet, key, 0, bytes))));
@@ -143,14 +148,72 @@ TEST_CASE("tcp turns: a session with many connections leaves another its half") 
   CHECK(got_many < 5 * kMiB / 2);
 }
 
+TEST_CASE("tcp turns: what is needed now passes what was asked for before it") {
+  constexpr std::uint64_t kPiece = 256 * kKiB;
+  constexpr std::uint64_t kPieces = 24;
+  constexpr std::uint64_t kNeeded = 8 * kPiece;
+  const auto later = GENERATE(transport::TrafficClass::kBulk, transport::TrafficClass::kBackground);
+  TcpTargetHere target(1, {}, kSession, 4 * kRate);
+  std::vector<std::byte> memory(kPieces * kPiece + kNeeded, std::byte{7});
+  const SegmentKey key = target.expose(memory, Rights::kReadWrite);
+  const SteadyClock clock;
+  std::unique_ptr<transport::Transport> initiator;
+  std::optional<transport::PeerId> peer;
+  const TimePoint far = clock.now() + 20s;
+  {
+    auto connecting = std::async(std::launch::async, [&] {
+      auto made = transport::make_tcp_transport({}, clock);
+      auto connected = (*made)->connect({NodeId(1), target.address(), kSession}, far);
+      if (connected) peer = *connected;
+      return std::move(*made);
+    });
+    target.run_until([&] { return connecting.wait_for(0s) == std::future_status::ready; });
+    initiator = connecting.get();
+  }
+  REQUIRE(peer);
+  const auto region = initiator->attach(
+      *peer, {transport::tcp::encode_key(key), UniqueFd(), memory.size(), Rights::kReadWrite});
+  REQUIRE(region.ok());
+  std::vector<std::byte> own(memory.size());
+  const auto local = initiator->register_memory(own);
+  REQUIRE(local.ok());
+  const auto get = [&](std::uint64_t i, std::uint64_t bytes, transport::TrafficClass traffic) {
+    return initiator->submit(transport::GetOp{OpId(i), std::span(own).subspan(i * kPiece, bytes),
+                                              *local, *region, i * kPiece, far, far,
+                                              Duration::max(), traffic});
+  };
+  for (std::uint64_t i = 0; i < kPieces; ++i) REQUIRE(get(i, kPiece, later).ok());
+  std::vector<std::uint64_t> ended;
+  const auto poll = [&] {
+    std::array<Completion, 8> done;
+    for (std::size_t n = initiator->poll(done), i = 0; i < n; ++i) {
+      REQUIRE(done[i].code == Errc::kOk);
+      ended.push_back(done[i].op.value());
+    }
+  };
+  const auto have = [&](std::size_t count) {
+    target.run_until([&] {
+      poll();
+      return ended.size() >= count;
+    });
+  };
+  have(1);  // their connection is open, and their bytes are on it
+  REQUIRE(get(kPieces, kNeeded, transport::TrafficClass::kDeadline).ok());
+  have(kPieces + 1);
+  // A quarter of its bytes, or fewer, came meanwhile, and what was on its way. Equal parts: 9.
+  const auto at = std::find(ended.begin(), ended.end(), kPieces);
+  CHECK(at - ended.begin() <= 6);
+  CHECK(own == memory);
+}
+
 TEST_CASE("tcp turns: gets one after the other wait for their turns as well") {
   TwoUsers users(4 * kMiB);
   TcpTargetHere& target = users.target;
   const std::size_t bytes = users.memory.size();
   TcpPeer one(target);
   TcpPeer other(target);
-  REQUIRE(one.greet(users.ann, 1, 0, 1));
-  REQUIRE(other.greet(users.bob, 1, 0, 1));
+  REQUIRE(one.greet(users.ann, 1, 0, LaneKind::kLarge));
+  REQUIRE(other.greet(users.bob, 1, 0, LaneKind::kLarge));
   REQUIRE(one.send(bytes_of(TcpPeer::request(OpCode::kGet, users.of_ann, 0, bytes))));
   std::size_t got_one = 0;
   std::size_t got_other = 0;

@@ -1,3 +1,4 @@
+// Length: all cases of one part, on one bench.
 #include "client/transfer/mover.hpp"
 
 #include <algorithm>
@@ -192,7 +193,7 @@ TEST_CASE("mover: a bulk transfer lets a schedule's next transfers pass, but not
   link.delay_min = link.delay_max = Duration(5000);
   Bench bench(link, 64, 1);
   auto bulk = bench.transfer(Direction::kGet, 1, 0, 0, 640);
-  bulk.urgency = client::Urgency::kBulk;
+  bulk.traffic = transport::TrafficClass::kBulk;
   REQUIRE(bench.mover->start(bulk).ok());
   bench.mover->pump(0);  // its first piece is on the way
   auto needed = bench.transfer(Direction::kGet, 2, 1000, 1000, 64);
@@ -207,6 +208,37 @@ TEST_CASE("mover: a bulk transfer lets a schedule's next transfers pass, but not
   CHECK(done[0].cookie == 2);
   CHECK(done[1].cookie == 1);
   CHECK(done[2].cookie == 3);
+}
+
+TEST_CASE("mover: what nobody waits for leaves half of the pieces to the rest") {
+  const auto later = GENERATE(transport::TrafficClass::kBulk, transport::TrafficClass::kBackground);
+  test::SimLink link;
+  link.delay_min = link.delay_max = Duration(5000);
+  Bench bench(link, 64, 4);
+  auto slow = bench.transfer(Direction::kGet, 1, 0, 0, 640);
+  slow.traffic = later;
+  REQUIRE(bench.mover->start(slow).ok());
+  CHECK(bench.mover->pump(0) == 2);
+  auto needed = bench.transfer(Direction::kPut, 2, 1000, 1000, 640);
+  needed.urgency = client::Urgency::kScheduled;
+  REQUIRE(bench.mover->start(needed).ok());
+  CHECK(bench.mover->pump(0) == 2);
+  const auto done = bench.run();
+  REQUIRE(done.size() == 2);
+  CHECK(done[0].cookie == 2);
+}
+
+TEST_CASE("mover: bulk passes background") {
+  Bench bench({}, 64, 1);
+  auto repair = bench.transfer(Direction::kGet, 1, 0, 0, 128);
+  repair.traffic = transport::TrafficClass::kBackground;
+  auto bulk = bench.transfer(Direction::kGet, 2, 500, 500, 640);
+  bulk.traffic = transport::TrafficClass::kBulk;
+  REQUIRE(bench.mover->start(repair).ok());
+  REQUIRE(bench.mover->start(bulk).ok());
+  const auto done = bench.run();
+  REQUIRE(done.size() == 2);
+  CHECK(done[0].cookie == 2);
 }
 
 TEST_CASE("mover: a transfer counts as sent when its first piece is, not when it was queued") {

@@ -38,8 +38,9 @@ class Link {
     turns_.begin_round(now_);
   }
 
-  Session& add(const LinkShare& share, double bytes_per_s, std::size_t connections = 1) {
-    sessions_.push_back({&turns_.join(share), bytes_per_s, connections});
+  Session& add(const LinkShare& share, double bytes_per_s, std::size_t connections = 1,
+               TrafficClass traffic = TrafficClass::kDeadline) {
+    sessions_.push_back({&turns_.join(share, traffic), bytes_per_s, connections});
     return sessions_.back();
   }
 
@@ -111,6 +112,39 @@ TEST_CASE("link turns: owners get parts by weight, whatever connections and sess
   CHECK(Link::part(ann, milliseconds(500)) == Approx(0.75).margin(0.02));
   CHECK(Link::part(bob, milliseconds(500)) == Approx(0.125).margin(0.01));
   CHECK(Link::part(bob_too, milliseconds(500)) == Approx(0.125).margin(0.01));
+}
+
+TEST_CASE(
+    "link turns: what an owner needs now passes the rest, of which some always gets through") {
+  Link link(kLinkBytesPerS);
+  const auto add = [&](const char* owner, TrafficClass traffic, std::size_t connections) {
+    return &link.add(of(owner), kAlways, connections, traffic);
+  };
+  const Session* const planned = add("ann", TrafficClass::kDeadline, 1);
+  const Session* const published = add("ann", TrafficClass::kBulk, 16);
+  const Session* const read = add("ann", TrafficClass::kBulk, 16);
+  const Session* const repaired = add("ann", TrafficClass::kBackground, 16);
+  // Another owner has half of the link, whatever it is for.
+  const auto of_bob = GENERATE(TrafficClass::kDeadline, TrafficClass::kBackground);
+  const Session* const bob = add("bob", of_bob, 1);
+  constexpr auto kTime = milliseconds(1000);
+  link.run(kTime);
+  CHECK(Link::part(*planned, kTime) == Approx(0.5 * 16 / 21).margin(0.02));
+  CHECK(Link::part(*published, kTime) == Approx(0.5 * 2 / 21).margin(0.01));
+  CHECK(Link::part(*read, kTime) == Approx(0.5 * 2 / 21).margin(0.01));
+  CHECK(Link::part(*repaired, kTime) == Approx(0.5 * 1 / 21).margin(0.01));
+  CHECK(Link::part(*bob, kTime) == Approx(0.5).margin(0.02));
+}
+
+TEST_CASE("link turns: what the first class leaves, the others have at once") {
+  Link link(kLinkBytesPerS);
+  const double needed = 0.3 * kLinkBytesPerS;
+  const Session& planned = link.add(of("ann"), needed);
+  const Session& read = link.add(of("ann"), kAlways, 4, TrafficClass::kBulk);
+  link.run(milliseconds(100));
+  link.run(milliseconds(500));
+  CHECK(Link::part(planned, milliseconds(500)) == Approx(0.3).margin(0.01));
+  CHECK(Link::part(read, milliseconds(500)) == Approx(0.7).margin(0.02));
 }
 
 TEST_CASE("link turns: without a known rate sessions take turns all the same") {
@@ -331,7 +365,8 @@ TEST_CASE("link turns: sessions come and go in any moment, and bytes add up") {
       const std::string owner = "owner" + std::to_string(random.below(3));
       const std::uint64_t least = random.below(3) == 0 ? 10 * kMiB : 0;
       flows.push_back(
-          &turns.join({owner, static_cast<std::uint32_t>(1 + random.below(100)), least, use}));
+          &turns.join({owner, static_cast<std::uint32_t>(1 + random.below(100)), least, use},
+                      static_cast<TrafficClass>(random.below(kTrafficClasses))));
     }
     for (LinkTurns::Flow* const flow : flows) {
       if (random.below(3) == 0) continue;
@@ -391,7 +426,8 @@ TEST_CASE("link turns: random owners get the parts that weighted max-min fairnes
     wants.push_back(random.below(3) == 0 ? kAlways : 0.02 * static_cast<double>(random.below(40)));
     sessions.push_back(
         &link.add(of("owner" + std::to_string(i), static_cast<std::uint32_t>(weights.back())),
-                  wants.back() * kLinkBytesPerS, 1 + random.below(8)));
+                  wants.back() * kLinkBytesPerS, 1 + random.below(8),
+                  static_cast<TrafficClass>(random.below(kTrafficClasses))));
   }
   link.run(milliseconds(50));
   link.run(milliseconds(500));

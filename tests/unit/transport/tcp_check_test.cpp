@@ -122,7 +122,8 @@ TEST_CASE("tcp check: frames that our initiators do not send are recognized") {
   CHECK(well_formed(hello));
   for (const auto& spoil : std::vector<void (*)(Hello&)>{
            [](Hello& h) { h.magic ^= 1U; }, [](Hello& h) { h.version += 1; },
-           [](Hello& h) { h.rail = kRailsMax; }, [](Hello& h) { h.large = 2; },
+           [](Hello& h) { h.rail = kRailsMax; },
+           [](Hello& h) { h.lane = static_cast<LaneKind>(kLaneKinds); },
            [](Hello& h) { h.zero = 1; }}) {
     Hello bad;
     spoil(bad);
