@@ -51,8 +51,9 @@ std::optional<std::string> identity(const std::string& path) {
 
 std::uint64_t MemorySize::of(std::uint64_t peak_bytes) const {
   if (bytes) return *bytes;
-  return static_cast<std::uint64_t>(
+  const auto part = static_cast<std::uint64_t>(
       std::floor(static_cast<long double>(peak_bytes) * static_cast<long double>(percent) / 100));
+  return std::max<std::uint64_t>(1, part);  // where ops name no bytes, too
 }
 
 std::optional<MemorySize> parse_memory_size(std::string_view text) {

@@ -4,13 +4,19 @@
 #include <utility>
 
 #include "common/base/check.hpp"
+#include "common/base/units.hpp"
 
 namespace ho::analyzer {
 
 namespace {
 
-/// Percent of the unmanaged peak. Packing and alignment may need a little more than the peak.
+/// Percent of the unmanaged peak of aligned storages. Packing may need a little more.
 constexpr std::uint64_t kMostPercent = 105;
+
+std::uint64_t aligned_peak_bytes(Graph graph, std::uint64_t align_bytes) {
+  for (Storage& storage : graph.storages) storage.bytes = align_up(storage.bytes, align_bytes);
+  return peak_unmanaged_bytes(graph);
+}
 
 std::uint64_t percent_of(std::uint64_t peak_bytes, std::uint64_t percent) {
   return peak_bytes / 100 * percent + peak_bytes % 100 * percent / 100;
@@ -28,7 +34,7 @@ bool short_enough(const Outcome& outcome, double overhead_max) {
 Result<BudgetFound> smallest_budget(const Graph& graph, const Hardware& hardware,
                                     const BudgetSearch& search) {
   HO_CHECK(search.overhead_max >= 0);
-  const std::uint64_t peak = peak_unmanaged_bytes(graph);
+  const std::uint64_t peak = aligned_peak_bytes(graph, search.align_bytes);
   std::uint64_t enough_ns = 0;
   for (const Op& op : graph.ops) enough_ns += search.any_short_enough ? op.duration_ns : 0;
   enough_ns += static_cast<std::uint64_t>(static_cast<double>(enough_ns) * search.overhead_max);

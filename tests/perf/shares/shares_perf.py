@@ -1,4 +1,5 @@
-"""Users who share a link that tc limits: rows for RESULTS.md. With and without `link_bytes_per_s` of the daemon.
+"""Users who share a link that tc limits: rows for RESULTS.md. With and without `link_bytes_per_s` of the daemon. And one user's
+job beside readers of what another job of that user has published.
 
 Usage: shares_perf.py CLI DAEMON LIBRARY PACKAGE
 Fails where a user gets less than its part, or one that is alone again less than 0.95 of the link. Needs the right to make
@@ -39,6 +40,25 @@ def again(first):
         store.run(_blocks.PUT if op == "put" else _blocks.GET, items)
 threading.Thread(target=again, args=(0,)).start()
 again(count)
+"""
+
+# Reads a published object again and again, one of 64 MiB.
+READER = """
+import os, sys
+from hyperoffload import _objects
+pool, user, name = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+os.setgroups([0]), os.setgid(user), os.setuid(user)
+weights = {"weights": bytearray(64 << 20)}
+if name == "publisher":
+    publisher = _objects.Publisher(pool, "policy", weights)
+    publisher.publish(1)
+    print("published", flush=True)
+    sys.stdin.read()
+else:
+    subscriber = _objects.Subscriber(pool, "policy", weights)
+    subscriber.acquire(timeout=30)
+    while True:
+        subscriber.read()
 """
 
 
@@ -82,6 +102,36 @@ def job(address, user, op, count, name):
     return subprocess.Popen([sys.executable, "-c", JOB, address, str(user), op, str(count), name], env=ENVIRONMENT)
 
 
+def reader(address, user, name):
+    return subprocess.Popen([sys.executable, "-c", READER, address, str(user), name], env=ENVIRONMENT, text=True,
+                            stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+def measure_classes():
+    """The part of the link that one job's gets have beside four readers of objects, all of one user; and alone."""
+    with tempfile.TemporaryDirectory(prefix="ho-", dir="/var/tmp") as name:
+        folder = pathlib.Path(name)
+        folder.chmod(0o755)
+        with node(folder, True) as address:
+            running = [reader(address, ALICE, "publisher")]
+            assert running[0].stdout.readline() == "published\n"
+            alone = large_part(address)
+            running += [reader(address, ALICE, f"reader {i}") for i in range(GREEDY)]
+            time.sleep(5)
+            beside = large_part(address)
+            for one in reversed(running):
+                one.kill()
+                one.wait()
+                one.stdin.close()
+                one.stdout.close()
+    return alone, beside
+
+
+def large_part(address):
+    """The part of the link that gets of 1 MiB have, 16 in flight."""
+    return bench(address, "1MiB", 16)["bytes_per_s"] / LINK_BYTES_PER_S
+
+
 def moved(address):
     """Bytes of each user, both ways."""
     out = subprocess.run([CLI, "status", "-o", "json", "--pool", address], capture_output=True, check=True).stdout
@@ -121,14 +171,21 @@ def measure(limit, op):
 
 def small_latency(address):
     """The median of gets of 4 KiB, one at a time, in us."""
-    done = subprocess.run([CLI, "bench", "transport", "--transport", "tcp", "--size", "4KiB", "--inflight", "1", "--seconds", "1",
-                           "--pool", address, "-o", "json"], user=ALICE, group=ALICE, extra_groups=[0], check=True, text=True,
-                          capture_output=True)
-    return json.loads(done.stdout)["p50_us"]
+    return bench(address, "4KiB", 1)["p50_us"]
+
+
+def bench(address, size, inflight):
+    done = subprocess.run([CLI, "bench", "transport", "--transport", "tcp", "--size", size, "--inflight", str(inflight),
+                           "--seconds", "2", "--pool", address, "-o", "json"], user=ALICE, group=ALICE, extra_groups=[0],
+                          check=True, text=True, capture_output=True)
+    return json.loads(done.stdout)
 
 
 def main():
-    failed = False
+    alone, beside = (statistics.median(column) for column in zip(*[measure_classes() for _ in range(ROUNDS)]))
+    print(f"gets of a job: {alone:.2f} of the link, {beside:.2f} beside {GREEDY} readers of the same user")
+    # 16 parts of 20, of what the daemon gives out.
+    failed = beside < 0.9 * 0.8 * alone
     for op in ("get", "put"):
         rows = {limit: [measure(limit, op) for _ in range(ROUNDS)] for limit in (False, True)}
         for limit, row in rows.items():

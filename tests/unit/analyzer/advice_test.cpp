@@ -66,6 +66,42 @@ TEST_CASE("advice: capacities that were planned with are enough, whatever was to
   CHECK(several > 5);
 }
 
+TEST_CASE("advice: a device too small for an op needs what the op names, if that is enough") {
+  int exact = 0;
+  int refused = 0;
+  test::for_each_seed(60, [&](std::uint64_t seed) {
+    const Graph graph = test::random_graph(seed, 25);
+    const std::uint64_t largest = analyzer::largest_op_bytes(graph);
+    if (largest < 2) return;
+    INFO("HO_SEED=" << seed);
+    const Hardware hardware = test::one_tier(300'000'000);
+    const auto at_least = analyzer::analyze(graph, hardware, {largest, 1});
+    const auto below = analyzer::analyze(graph, hardware, {largest - 1, 1});
+    REQUIRE((at_least && below));
+    const auto* const why = std::get_if<Infeasible>(&*below);
+    if (why == nullptr) return;  // another order keeps less beside it
+    ++refused;
+    if (!std::holds_alternative<Schedule>(*at_least)) return;
+    ++exact;
+    CHECK(why->tier == "device");
+    CHECK(why->needs_bytes == largest);
+  });
+  if (test::only_seed()) return;
+  CHECK(refused > 40);
+  CHECK(exact > 20);
+}
+
+TEST_CASE("advice: without any DDR no device is large enough for what has a home") {
+  const Graph graph = test::transformer(2, 3);
+  Hardware hardware = test::one_tier(1'000'000'000);
+  hardware.local_ddr.reset();
+  for (const std::uint64_t budget : {std::uint64_t{1}, analyzer::peak_unmanaged_bytes(graph) * 2}) {
+    const auto outcome = analyzer::analyze(graph, hardware, {budget, 1});
+    REQUIRE(outcome);
+    CHECK(std::get<Infeasible>(*outcome).tier == "local_ddr");
+  }
+}
+
 TEST_CASE("advice: the budget is a multiple of the alignment, so that it is used whole") {
   const Graph graph = test::transformer(2, 3);
   const auto outcome = analyzer::analyze(graph, test::one_tier(1'000'000'000), {1 << 20, 4096});

@@ -291,6 +291,31 @@ TEST_CASE("planner: the hint PREFER_REMOTE puts a home into remote DDR though lo
   }
 }
 
+TEST_CASE("planner: the hint PREFER_REMOTE holds in small steps, whose homes are varied") {
+  int hinted = 0;
+  test::for_each_seed(60, [&](std::uint64_t seed) {
+    Graph graph = test::random_graph(seed, 12);
+    for (Storage& storage : graph.storages) {
+      if (storage.id % 2 == 0) storage.hint = OffloadHint::kPreferRemote;
+    }
+    Hardware hardware = test::one_tier(100'000'000);
+    hardware.remote_ddr = hardware.local_ddr;
+    hardware.remote_ddr->read.bytes_per_s = hardware.remote_ddr->write.bytes_per_s = 50'000'000;
+    const std::uint64_t budget = analyzer::peak_unmanaged_bytes(graph) * 7 / 10 + 1;
+    const auto outcome = analyzer::analyze(graph, hardware, {budget, 1});
+    REQUIRE(outcome.ok());
+    const auto* const plan = std::get_if<Schedule>(&*outcome);
+    if (plan == nullptr) return;
+    INFO("HO_SEED=" << seed);
+    for (std::size_t s = 0; s < graph.storages.size(); ++s) {
+      if (!plan->homes[s] || graph.storages[s].hint != OffloadHint::kPreferRemote) continue;
+      ++hinted;
+      CHECK(plan->homes[s]->tier == schedule::HomeTier::kRemoteDdr);
+    }
+  });
+  if (!test::only_seed()) CHECK(hinted > 30);
+}
+
 TEST_CASE("planner: without any DDR nothing moves") {
   test::GraphBuilder build;
   const auto a = build.storage(100, StorageKind::kActivation);

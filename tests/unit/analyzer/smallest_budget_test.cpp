@@ -57,6 +57,17 @@ TEST_CASE("smallest budget: the device's own memory is the most, and may be too 
   CHECK(std::holds_alternative<Infeasible>(none->outcome));
 }
 
+TEST_CASE("smallest budget: a step is planned whose storages are much smaller than the alignment") {
+  test::GraphBuilder build;
+  const auto weight = build.storage(4, StorageKind::kWeight, true);
+  const auto out = build.storage(4, StorageKind::kActivation);
+  build.op(1'000'000, {weight}, {out});
+  build.op(1'000'000, {weight, out}, {});
+  const auto found = smallest_budget(build.take(), test::one_tier(1'000'000'000), {});
+  REQUIRE(found.ok());
+  CHECK(found->short_enough);
+}
+
 TEST_CASE("smallest budget: the first plan that is short enough will do if asked for") {
   const Graph graph = test::transformer(5, 4);
   Hardware hardware = test::one_tier(80'000'000'000);

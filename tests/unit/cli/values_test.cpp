@@ -21,6 +21,7 @@ TEST_CASE("memory size: a share is of the peak, rounded down") {
   REQUIRE(size);
   CHECK(size->of(1001) == 600);
   CHECK(parse_memory_size("12.5%")->of(1000) == 125);
+  CHECK(parse_memory_size("60%")->of(0) == 1);  // a size that can be planned with
 }
 
 TEST_CASE("memory size: what is neither, or nothing, is refused") {

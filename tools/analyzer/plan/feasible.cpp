@@ -53,14 +53,6 @@ std::uint64_t unit_of(const Lifetimes& life) {
 }
 
 std::optional<Infeasible> impossible(const PlanInput& in) {
-  const std::size_t largest = largest_op(in.lifetimes);
-  if (in.lifetimes.working_set[largest] > in.budget_bytes) {
-    return lacks(in, "device", in.lifetimes.working_set[largest], largest);
-  }
-  if (in.tiers.empty()) {
-    const auto [position, bytes] = most_resident(in.lifetimes);
-    if (bytes > in.budget_bytes) return lacks(in, "device", bytes, position);
-  }
   std::uint64_t needs = 0;
   std::uint64_t supplied = 0;
   for (std::size_t s = 0; s < in.graph.storages.size(); ++s) {
@@ -69,6 +61,17 @@ std::optional<Infeasible> impossible(const PlanInput& in) {
     if (!storage.persistent && storage.kind == StorageKind::kInput) {
       supplied += in.lifetimes.bytes[s];
     }
+  }
+  // However much the device has, these have their homes elsewhere.
+  if (in.tiers.empty() && needs > 0) return lacks(in, "local_ddr", needs);
+  const std::size_t largest = largest_op(in.lifetimes);
+  if (in.lifetimes.working_set[largest] > in.budget_bytes) {
+    return lacks(in, "device", in.lifetimes.working_set[largest], largest);
+  }
+  if (in.tiers.empty()) {
+    const auto [position, bytes] = most_resident(in.lifetimes);
+    if (bytes > in.budget_bytes) return lacks(in, "device", bytes, position);
+    return std::nullopt;
   }
   std::uint64_t has = 0;
   for (const PlanTier& tier : in.tiers) has += tier.capacity_bytes;
@@ -80,7 +83,6 @@ std::optional<Infeasible> impossible(const PlanInput& in) {
     return lacks(in, "flash", needs - has);
   }
   if (needs <= has) return std::nullopt;
-  if (in.tiers.empty()) return lacks(in, "local_ddr", needs);
   const PlanTier& last = in.tiers.back();
   return lacks(in, schedule::home_tier_name(last.tier), needs - (has - last.capacity_bytes));
 }
@@ -111,10 +113,13 @@ namespace {
 /// Looks for capacities that are enough. Run once.
 class Enough {
  public:
-  explicit Enough(const PlanInput& in)
+  using HasPlan = std::function<bool(const PlanInput&)>;
+  Enough(const PlanInput& in, const HasPlan& searches)
       : in_(in),
+        searches_(searches),
         least_{in.budget_bytes, in.tiers, in.flash},
         tries_(PlanMaker(in).effort().advice),
+        searches_left_(PlanMaker(in).effort().advice_searches),
         unit_(unit_of(in.lifetimes)) {}
   Infeasible find(const std::vector<std::uint64_t>& home_bytes);
 
@@ -141,11 +146,15 @@ class Enough {
   bool raise_to_least();
   [[nodiscard]] std::uint64_t plenty(std::size_t kind) const;
   void shrink(Capacities& of, std::size_t kind, std::uint64_t hint_bytes) const;
+  [[nodiscard]] bool search_finds(const Capacities& of);
+  void shrink_by_search(Capacities& of, std::size_t kind);
   [[nodiscard]] Infeasible needs(Capacities of, Infeasible::Proof proof) const;
 
   const PlanInput& in_;
+  const HasPlan& searches_;
   Capacities least_;  ///< below these there is no plan
   const int tries_;
+  int searches_left_;
   const std::uint64_t unit_;
 };
 
@@ -187,6 +196,25 @@ void Enough::shrink(Capacities& of, std::size_t kind, std::uint64_t hint_bytes) 
   at(of, kind) = enough;
 }
 
+bool Enough::search_finds(const Capacities& of) {
+  if (searches_left_ == 0) return false;
+  --searches_left_;
+  return searches_(input(of));
+}
+
+/// The same, where the whole search has not found the least to be enough.
+void Enough::shrink_by_search(Capacities& of, std::size_t kind) {
+  std::uint64_t enough = at(of, kind);
+  std::uint64_t too_little = at(least_, kind);
+  while (searches_left_ > 0 && enough - too_little > std::max(unit_, enough / 32)) {
+    const std::uint64_t middle = too_little + (enough - too_little) / 2;
+    at(of, kind) = (middle + unit_ - 1) / unit_ * unit_;
+    if (at(of, kind) >= enough) break;
+    (search_finds(of) ? enough : too_little) = at(of, kind);
+  }
+  at(of, kind) = enough;
+}
+
 Infeasible Enough::needs(Capacities of, Infeasible::Proof proof) const {
   Capacities given{in_.budget_bytes, in_.tiers, in_.flash};
   std::optional<Infeasible> out;
@@ -222,7 +250,7 @@ Infeasible Enough::find(const std::vector<std::uint64_t>& home_bytes) {
   };
   const auto why = impossible(in_);
   if (!raise_to_least()) return *why;
-  if (why && has_plan(least_)) return needs(least_, Proof::kPlanned);
+  if (why && (has_plan(least_) || search_finds(least_))) return needs(least_, Proof::kPlanned);
   // One capacity more: homes that a plan lacked before the device.
   std::vector<std::size_t> order;
   for (std::size_t kind = 1; kind < kinds(); ++kind) {
@@ -236,6 +264,7 @@ Infeasible Enough::find(const std::vector<std::uint64_t>& home_bytes) {
     at(more, kind) = std::max(at(more, kind), plenty(kind));
     if (!has_plan(more)) continue;
     shrink(more, kind, hint(kind));
+    shrink_by_search(more, kind);
     return needs(std::move(more), Proof::kPlanned);
   }
   Capacities all = least_;
@@ -259,8 +288,9 @@ Infeasible Enough::find(const std::vector<std::uint64_t>& home_bytes) {
 
 }  // namespace
 
-Infeasible enough_for(const PlanInput& in, const std::vector<std::uint64_t>& home_bytes) {
-  return Enough(in).find(home_bytes);
+Infeasible enough_for(const PlanInput& in, const std::vector<std::uint64_t>& home_bytes,
+                      const std::function<bool(const PlanInput&)>& has_plan) {
+  return Enough(in, has_plan).find(home_bytes);
 }
 
 Infeasible lacking(const PlanInput& in, const std::vector<std::uint64_t>& home_bytes) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -21,10 +22,13 @@ namespace ho::analyzer {
 [[nodiscard]] std::optional<Plan> simple_plan(const PlanMaker& maker,
                                               std::vector<std::uint64_t>* home_bytes = nullptr);
 
-/// For a step without a plan: larger capacities, of as few tiers as possible, that simple_plan()
-/// finds enough (Proof::kPlanned), or the least that are necessary if it finds none.
+/// For a step without a plan: larger capacities, of as few tiers as possible, that are enough
+/// (Proof::kPlanned), or the least that are necessary if none are found.
+/// @param has_plan  whether the whole search finds one: slow, so it is asked a few times, for less
+///                  than simple_plan() needs
 [[nodiscard]] Infeasible enough_for(const PlanInput& input,
-                                    const std::vector<std::uint64_t>& home_bytes);
+                                    const std::vector<std::uint64_t>& home_bytes,
+                                    const std::function<bool(const PlanInput&)>& has_plan);
 
 /// For a step without a plan, without looking for one: what the homes of simple_plan() lacked, else
 /// the device. Its capacity may be too little, too.

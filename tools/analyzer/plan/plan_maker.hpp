@@ -21,6 +21,7 @@ struct Effort {
   int passes = 0;
   int steps = 0;
   int advice = 0;                   ///< capacities tried to find one that is enough
+  int advice_searches = 0;          ///< of these by the whole search, for less
   std::uint64_t patience = 1;       ///< work to pack the device once, in units of the usual work
   std::uint64_t more_patience = 0;  ///< the same for all plans that nearly fit
 };

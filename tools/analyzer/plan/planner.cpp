@@ -63,10 +63,12 @@ class Planner {
   using Slots = PlanMaker::Slots;
   enum class Homes : std::uint8_t { kFixed, kMoved };
   enum class Search : std::uint8_t {
+    kFirst,     ///< ends with the first plan
     kAny,       ///< without variations
     kShortest,  ///< with them, in small steps
   };
 
+  [[nodiscard]] Infeasible why_not(const std::vector<std::uint64_t>& home_bytes) const;
   [[nodiscard]] std::optional<Plan> search(std::vector<std::uint64_t>& home_bytes,
                                            Search search = Search::kShortest);
   void play_series(std::size_t count);
@@ -81,6 +83,7 @@ class Planner {
     return in_.enough_ns > 0 && step_ns > in_.enough_ns + in_.enough_ns / kPlayedLonger;
   }
   [[nodiscard]] bool close() const {
+    if (search_ == Search::kFirst && best_.step_ns != INT64_MAX) return true;
     if (in_.enough_ns > 0 && best_.step_ns <= in_.enough_ns) return true;
     return static_cast<double>(best_.step_ns) <= static_cast<double>(in_.bound_ns) * kCloseEnough;
   }
@@ -94,6 +97,7 @@ class Planner {
   Decisions last_;                ///< packed or refused last; kept for homes that may be spread
   bool too_long_played_ = false;  ///< a step that was not packed for its length
   bool short_played_ = false;
+  Search search_ = Search::kShortest;
   Plan best_;
 };
 
@@ -195,6 +199,12 @@ void Planner::vary(Homes homes_move) {
     if (candidates[g]) gaps.push_back(g);
   }
   if (gaps.empty()) return;
+  // Homes that no hint has placed.
+  std::vector<std::size_t> movable;
+  const std::vector<std::uint8_t> hinted = hinted_homes(in_.graph, in_.tiers.size());
+  for (std::size_t s = 0; s < hinted.size() && homes_move == Homes::kMoved; ++s) {
+    if (hinted[s] == 0) movable.push_back(s);
+  }
   Prng prng(1);
   std::vector<GapRule> rules(in_.lifetimes.gaps.size(), GapRule::kFree);
   const std::size_t tries = std::min(kTriesMax, kVariedUses / in_.lifetimes.accesses.size());
@@ -205,9 +215,9 @@ void Planner::vary(Homes homes_move) {
     }
     const std::vector<std::uint8_t> homes = maker_.tier_of();
     const Links links = maker_.links();
-    if (homes_move == Homes::kMoved && prng.below(3) == 0) {
+    if (!movable.empty() && prng.below(3) == 0) {
       std::vector<std::uint8_t> next_homes = homes;
-      std::uint8_t& moved = next_homes[prng.below(homes.size())];
+      std::uint8_t& moved = next_homes[movable[prng.below(movable.size())]];
       moved = moved == 0 ? 1 : 0;
       maker_.use_homes(std::move(next_homes), Links::kShared);
     }
@@ -239,6 +249,7 @@ void Planner::vary(Homes homes_move) {
 
 /// @param home_bytes  gets the homes of a plan that lacks room for those alone, if there is one.
 std::optional<Plan> Planner::search(std::vector<std::uint64_t>& home_bytes, Search search) {
+  search_ = search;
   const std::size_t all = maker_.effort().series;
   const bool varies = search == Search::kShortest && in_.lifetimes.accesses.size() <= kSmallUses;
   if (maker_.settle_homes()) {
@@ -280,7 +291,7 @@ std::optional<Plan> Planner::search(std::vector<std::uint64_t>& home_bytes, Sear
 
 Plan Planner::run() {
   if (impossible(in_)) {
-    best_.infeasible = in_.enough_ns == 0 ? enough_for(in_, {}) : lacking(in_, {});
+    best_.infeasible = why_not({});
     return std::move(best_);
   }
   std::vector<std::uint64_t> home_bytes;
@@ -309,8 +320,16 @@ Plan Planner::run() {
     auto shortest = Planner(smaller).search(unused);
     return shortest ? *std::move(shortest) : *std::move(any);
   }
-  best_.infeasible = in_.enough_ns == 0 ? enough_for(in_, home_bytes) : lacking(in_, home_bytes);
+  best_.infeasible = why_not(home_bytes);
   return std::move(best_);
+}
+
+Infeasible Planner::why_not(const std::vector<std::uint64_t>& home_bytes) const {
+  if (in_.enough_ns != 0) return lacking(in_, home_bytes);
+  return enough_for(in_, home_bytes, [](const PlanInput& larger) {
+    std::vector<std::uint64_t> unused;
+    return Planner(larger).search(unused, Search::kFirst).has_value();
+  });
 }
 
 }  // namespace

@@ -140,6 +140,7 @@ std::string advice(const AnalyzeAnswer& answer, const Hardware& hardware,
       (answer.of_pool ? " of at least " + needs + " free in the pool"
                       : ".capacityBytes of at least " + needs + " in the hardware file") +
       also(infeasible);
+  if (!hardware.local_ddr && !hardware.remote_ddr) return out;
   if (infeasible.needs_bytes > 0 &&
       answer.budget_bytes < analyzer::peak_unmanaged_bytes(answer.graph)) {
     out += ", or a larger --device-memory";
