@@ -234,6 +234,16 @@ TEST_CASE(
   CHECK_THAT(error_of(import_pytorch(with_devices(1025), {})), Catch::Contains("1024 devices"));
 }
 
+TEST_CASE("pytorch: a schema that is not known is refused") {
+  for (const std::string& schema : std::vector<std::string>{"9.9", "1.2.0", "1.10", "2.0.1", ""}) {
+    std::string text = trace(training());
+    text.replace(text.find("1.0.1"), 5, schema);
+    const auto imported = import_pytorch(text, {});
+    REQUIRE_FALSE(imported.ok());
+    CHECK(imported.error().message().find("is not known; 1.0 and 1.1 are") != std::string::npos);
+  }
+}
+
 TEST_CASE("pytorch: schema 1.1 says the same with other words") {
   const std::string text = R"({"schema": "1.1.0-chakra.0.0.4", "nodes": [{"id": 7, "name":
     "aten::mm", "ctrl_deps": 3, "inputs": {"values": [[1, 1, 0, 200, 4, "cuda:0"],

@@ -23,6 +23,9 @@ class JsonTrace {
       if (key == "schema") {
         auto schema = in_.string();
         if (!schema) return schema.error();
+        if (!known(*schema)) {
+          return in_.bad("schema \"" + *schema + "\" is not known; 1.0 and 1.1 are");
+        }
         trace_.name = "pytorch-et " + *schema;
         return {};
       }
@@ -39,6 +42,12 @@ class JsonTrace {
   }
 
  private:
+  /// Schemas with the same first two numbers differ in what is not read here.
+  static bool known(std::string_view schema) {
+    const std::string_view first = schema.substr(0, 3);
+    return (first == "1.0" || first == "1.1") && (schema.size() == 3 || schema[3] == '.');
+  }
+
   Result<void> skip() {
     auto skipped = in_.value();
     if (!skipped) return skipped.error();
