@@ -80,6 +80,7 @@ class StepRecorder(Recorder):
         self._bytes_of = demand.meter.plain_bytes_of
         self.present = {}
         self.lingering = set()
+        self.begins_alike = False  # the step's first call is that of a step with a plan, and stays so
 
     def call(self, function, args, kwargs):
         if self._demand.paused:  # not of the step
@@ -112,7 +113,7 @@ class StepRecorder(Recorder):
         self.present = step.present()
         step.note_ended()
         if self._optimizer is not None:
-            step.find_optional()
+            step.find_optional(drops_first=not self.begins_alike)
         self.lingering = step.alive() | step.hold_until_ended(_HELD_CALLS)
 
 

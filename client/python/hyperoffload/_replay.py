@@ -22,7 +22,7 @@ from . import _library
 from ._beside import Beside
 from ._plans import signature_of
 from ._script import where
-from ._step import memory_of, split, storage_of, tensors_in, tensors_of
+from ._step import memory_of, shapes_of, split, storage_of, tensors_in, tensors_of
 
 
 class State(enum.Enum):
@@ -160,10 +160,13 @@ class Replay:
     def _find(self, begin, function, tensors):
         """The place of this call, where the step does without the calls from `begin` to there; or None."""
         grad, inputs = torch.is_grad_enabled(), tuple(map(self._number_of, tensors))
+        # Operands that the plan does not know may be any: their shapes say more.
+        shapes = shapes_of(tensors) if inputs.count(None) == len(inputs) else None
         for at in range(begin, len(self._calls)):
             call = self._calls[at]
-            if call.function is function and call.grad == grad and call.inputs == inputs and (
-                    at == begin or not (call.optional and call.is_plain())):  # many calls are as such a one
+            if (call.function is function and call.grad == grad and call.inputs == inputs
+                    and (shapes is None or call.shapes == shapes)
+                    and (at == begin or not (call.optional and call.is_plain()))):  # many calls are as such a one
                 return at
             if not call.optional:
                 return None

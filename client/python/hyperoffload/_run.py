@@ -258,10 +258,11 @@ class Run:
         self._use(replay)
         self._replans += 1
 
-    def _record(self):
-        """Records a step from here on."""
+    def _record(self, begins_alike=False):
+        """Records a step from here on. begins_alike: with the first call of one that has a plan."""
         show_model(self._model, self._optimizer, self._demand)  # states may be others than before
         self._demand.fixed.restart()
+        self._recorder.begins_alike = begins_alike
         self._recorder.begin()
         self._is_recording = True
         self._mode.call = self._recorder.call
@@ -320,7 +321,7 @@ class Run:
         if chosen is None:
             return None
         if chosen is RECORD:
-            self._record()
+            self._record(begins_alike=True)
             return self._mode.call
         self._use(chosen)
         return chosen.begin_with

@@ -340,9 +340,10 @@ class Step:
                 held[-1].reads.append(storage)
         return longer
 
-    def find_optional(self):
+    def find_optional(self, drops_first):
         """Marks calls whose results neither outlive the step nor go into a call that is needed: what the
-        script does now and then, as logging and evaluation. Drops those that the step begins with."""
+        script does now and then, as logging and evaluation. drops_first: those that the step begins with
+        are dropped."""
         needed, makes = set(), []
         for call in reversed(self.calls):
             written = {storage.number for op, _ in call.parts if op is not None for storage in op.writes}
@@ -354,7 +355,7 @@ class Step:
                              and not made & needed)
             if not call.optional:
                 needed |= made | set(call.inputs)
-        count = next((i for i, call in enumerate(self.calls) if not call.optional), 0)
+        count = next((i for i, call in enumerate(self.calls) if not call.optional), 0) if drops_first else 0
         while count > 0:
             later = {number for call in self.calls[count:] for number in call.inputs}
             used = next((i for i in range(count) if makes[i] & later), None)

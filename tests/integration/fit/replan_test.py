@@ -74,6 +74,25 @@ class Replan(support.WithDaemon):
         self.assertEqual(stats["plans"], 2, self.summary)
         self.assertGreaterEqual(stats["planned_steps"], 30 - 2 - 3, self.summary)
 
+    def test_averages_of_weights_and_an_evaluation_every_third_step_get_plans(self):
+        # The first average is a copy, so that the step that is recorded first does not come back. The averages are none of
+        # the plan's, and a bias is the first.
+        def after(script, step):
+            parameters = reversed(list(script.model.parameters()))
+            with torch.no_grad():
+                for average, parameter in zip(script.averages, parameters):
+                    average.copy_(parameter if step == 0 else 0.9 * average + 0.1 * parameter)
+                if step % 3 == 2:
+                    script.seen.append(script.model(torch.ones(8, WIDTH)).sum().item())
+
+        def make():
+            script = Script(after=after)
+            script.averages = [parameter.detach().clone() for parameter in reversed(list(script.model.parameters()))]
+            return script
+
+        stats, said = self.run_both(make, 30, "auto")
+        self.assertGreaterEqual(stats["planned_steps"], 18, self.summary + said)
+
     def test_shapes_without_a_rule_stay_right(self):
         lengths = [64, 64, 64, 40, 64, 40, 40, 24, 64, 24, 40, 40, 64, 24, 24, 64, 40, 64, 24, 64]
         stats, _ = self.run_both(lambda: Script(lengths.__getitem__), len(lengths), "auto")
