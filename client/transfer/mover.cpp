@@ -38,8 +38,10 @@ Mover::Mover(std::vector<DriverPort> drivers, const Clock& clock) : clock_(clock
     const bool room = caps.depth_ops_max > port.small_pieces_max;
     driver.large.pieces_max =
         std::min(port.pieces_max, room ? caps.depth_ops_max - port.small_pieces_max : 1);
-    driver.small.reserve();
-    driver.large.reserve();
+    for (Queue* const queue : {&driver.small, &driver.large}) {
+      queue->reserve();
+      if (caps.has_classes) queue->later_pieces_max = std::max(1U, queue->pieces_max / 2);
+    }
     drivers_.push_back(std::move(driver));
   }
   device_.large.pieces_max = DeviceCarrier::kPiecesMax;
@@ -99,11 +101,8 @@ Result<void> Mover::start(const Transfer& transfer) {
     HO_CHECK(!transfer.flash && !nodes_.empty());
     may_be_late_.push_back(slot);
   }
-  if (Queue::is_later(transfer)) {
-    const bool bulk = transfer.traffic == transport::TrafficClass::kBulk;
-    active_[slot].transfer.urgency =
-        Urgency::kScheduled + progress_ +
-        (bulk ? Urgency::kBulkPositions : Urgency::kBackgroundPositions);
+  if (transfer.traffic == transport::TrafficClass::kBulk) {
+    active_[slot].transfer.urgency = Urgency::kScheduled + progress_ + Urgency::kBulkPositions;
   }
   enqueue(slot, next_order_++);
   return {};
@@ -241,6 +240,10 @@ Mover::Piece Mover::next_piece(const Driver& driver, const Active& active) {
   const std::uint64_t limit =
       copies ? DeviceCarrier::piece_bytes(*piece.extent) : driver.port.piece_bytes;
   piece.bytes = std::min(piece.in_extent_bytes, limit);
+  const bool plain = !transfer.flash && transfer.streams == nullptr;
+  if (plain && Queue::is_later(transfer) && driver.port.transport->caps().has_classes) {
+    piece.bytes = std::min(piece.bytes, kLaterPieceBytes);
+  }
   const Pace* const pace = pace_of(transfer);
   if (pace != nullptr) piece.bytes = std::min(piece.bytes, pace->piece_bytes());
   return piece;

@@ -23,14 +23,13 @@ enum class Direction : std::uint8_t { kGet, kPut };
 /// Order in which waiting transfers get the link: smaller first. Plain transfers of the job are
 /// waited for now; a schedule's transfers come after them, the one needed soonest first. Schedules
 /// are compared by Mover::progress(): a transfer needed in n positions is worth progress + n, so
-/// one that waits becomes the most urgent in time, however old its rivals' schedules are. Those of
-/// other classes of traffic come after all that is needed within a number of positions.
+/// one that waits becomes the most urgent in time, however old its rivals' schedules are. Bulk
+/// traffic comes after all that is needed within kBulkPositions.
 struct Urgency {
   static constexpr std::uint64_t kPlainSmall = 0;
   static constexpr std::uint64_t kPlain = 1;
   static constexpr std::uint64_t kScheduled = 2;  ///< plus progress() and the positions until then
   static constexpr std::uint64_t kBulkPositions = 1000;
-  static constexpr std::uint64_t kBackgroundPositions = 2000;
 };
 
 /// Transfers up to this size are small: plain ones overtake larger ones, and all have places of
@@ -65,7 +64,7 @@ struct Transfer {
   /// Set: kGet comes from there into the arena, kPut goes there; `memory` and `local` are unused.
   std::optional<FlashPlace> flash;
   transport::TrafficClass traffic = transport::TrafficClass::kDeadline;
-  std::uint64_t urgency = Urgency::kPlain;  ///< not looked at where traffic says later
+  std::uint64_t urgency = Urgency::kPlain;  ///< bulk traffic has its own
   bool droppable = false;                   ///< drop() may end it while nothing of it was sent
   /// The owner can do without: while the node's daemon is restarted, it fails rather than waits.
   bool yields = false;

@@ -38,6 +38,7 @@ struct Caps {
   bool needs_descriptor = false;     ///< attach() needs RegionGrant::fd (same node)
   bool gives_back = false;           ///< give_back() and silence() work
   bool patient = false;              ///< `patience` of operations works
+  bool has_classes = false;          ///< the target divides links among classes of traffic
 };
 
 /// What an operation is for. Where several wait for a link, the earlier ones go first, and the

@@ -59,6 +59,7 @@ SimTransport::SimTransport(SimFabric& fabric, const Clock& clock, const SimLink&
   caps_.needs_peer_progress = true;
   caps_.gives_back = true;
   caps_.patient = true;
+  caps_.has_classes = true;
   set_link(link);
 }
 

@@ -19,7 +19,7 @@ std::uint64_t aligned_peak_bytes(Graph graph, std::uint64_t align_bytes) {
 }
 
 std::uint64_t percent_of(std::uint64_t peak_bytes, std::uint64_t percent) {
-  return peak_bytes / 100 * percent + peak_bytes % 100 * percent / 100;
+  return std::max<std::uint64_t>(1, peak_bytes / 100 * percent + peak_bytes % 100 * percent / 100);
 }
 
 bool short_enough(const Outcome& outcome, double overhead_max) {

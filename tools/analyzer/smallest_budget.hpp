@@ -25,7 +25,7 @@ struct BudgetSearch {
 };
 
 /// Finds the smallest budget whose planned step is at most 1 + overhead_max of the ops' durations,
-/// by bisection in steps of 1 % of the unmanaged peak: at most nine plans. If the hardware names
+/// by bisection in steps of 1 % of the aligned peak: at most nine plans. If the hardware names
 /// the device's own memory, that is the largest budget tried.
 /// @return the errors of analyze().
 [[nodiscard]] Result<BudgetFound> smallest_budget(const Graph& graph, const Hardware& hardware,

@@ -226,7 +226,11 @@ void Initiator::post_some(Peer& peer) {
     peer.held[i] = peer.held.back();
     peer.held.pop_back();
   }
-  while (!peer.again.empty() && post(peer, peer.again.back())) peer.again.pop_back();
+  for (std::size_t i = peer.again.size(); i-- > 0;) {
+    if (!post(peer, peer.again[i])) continue;
+    peer.again[i] = peer.again.back();
+    peer.again.pop_back();
+  }
   for (SlotRing& queue : peer.queues) {
     while (!queue.empty() && post(peer, queue.front())) queue.pop();
   }

@@ -29,7 +29,7 @@ constexpr double kSmallAhead = 4;
 /// turns is forgotten: else it would pay for it once they stop.
 constexpr double kAheadMax = 16;
 /// By TrafficClass: while all have something to move, each has this part of its owner's.
-constexpr std::array<double, kTrafficClasses> kClassWeights{16, 4, 1};
+constexpr std::array<double, kTrafficClasses> kClassWeights{16, 4, 2};
 
 }  // namespace
 

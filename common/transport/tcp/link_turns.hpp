@@ -13,7 +13,7 @@
 namespace ho::transport::tcp {
 
 /// One direction of one rail, divided among sessions while several want it: owners get parts by
-/// weight, the classes of traffic of one owner parts of theirs (16, 4 and 1), and sessions equal
+/// weight, the classes of traffic of one owner parts of theirs (16, 4 and 2), and sessions equal
 /// parts of a class. What one leaves, the others share (hierarchical start-time fair queueing;
 /// Goyal, Vin and Cheng, 1996). Owners get their minimum rates first.
 ///

@@ -34,36 +34,41 @@ TcpDriver::TcpDriver(const TcpOptions& options, std::optional<net::SocketAddress
   caps_.needs_peer_progress = true;
   caps_.gives_back = true;
   caps_.patient = true;
+  caps_.has_classes = true;
 }
 
-Result<std::unique_ptr<net::Stream>> TcpDriver::open_stream(const std::string& address) const {
-  const auto to = decode_rail(address);
-  if (!to) return to.error();
-  if (to->name.empty()) return net::Stream::connect(to->where, source_ ? &*source_ : nullptr);
-  if (options_.tls_folder.empty()) {
-    return Error(Errc::kPermissionDenied,
-                 "the daemon wants TLS for tcp; name the folder of your certificate: --tls or "
-                 "HYPEROFFLOAD_TLS (a job: the option tls)");
-  }
-  const auto context = tls::Context::load(tls::files_in(options_.tls_folder));
-  if (!context) return context.error();
-  auto stream = net::Stream::connect(to->where, source_ ? &*source_ : nullptr);
-  if (!stream) return stream;
-  if (auto begun = (*stream)->begin_tls(*context, to->name); !begun) return begun.error();
+Result<std::unique_ptr<net::Stream>> TcpDriver::open_stream(const Route& route) const {
+  auto stream = net::Stream::connect(route.to.where, source_ ? &*source_ : nullptr);
+  if (!stream || !route.tls) return stream;
+  if (auto begun = (*stream)->begin_tls(route.tls, route.to.name); !begun) return begun.error();
   return stream;
 }
 
 Result<std::unique_ptr<Rail>> TcpDriver::connect(const RailSpec& spec) {
+  const auto to = decode_rail(spec.address);
+  if (!to) return to.error();
   if (spec.session.token.size() != kTokenBytes) {
     return Error(Errc::kInvalidArgument, "no session's token to show to the target");
   }
+  Route route{*to, nullptr};
+  if (!to->name.empty()) {
+    if (options_.tls_folder.empty()) {
+      return Error(Errc::kPermissionDenied,
+                   "the daemon wants TLS for tcp; name the folder of your certificate: --tls or "
+                   "HYPEROFFLOAD_TLS (a job: the option tls)");
+    }
+    auto loaded = tls::Context::load(tls::files_in(options_.tls_folder));
+    if (!loaded) return loaded.error();
+    route.tls = std::move(*loaded);
+  }
   std::vector<std::unique_ptr<net::Stream>> streams;
   while (streams.size() < 1 + options_.connections) {
-    auto stream = open_stream(spec.address);
+    auto stream = open_stream(route);
     if (!stream) return stream.error();
     streams.push_back(std::move(*stream));
   }
-  return std::unique_ptr<Rail>(std::make_unique<TcpRail>(*this, spec, std::move(streams)));
+  return std::unique_ptr<Rail>(
+      std::make_unique<TcpRail>(*this, spec, std::move(route), std::move(streams)));
 }
 
 Result<std::unique_ptr<RemoteRegion>> TcpDriver::open_region(const RegionGrant& grant,
@@ -82,33 +87,40 @@ std::size_t TcpDriver::chunk_bytes() const {
   return now_ - small_moved_ < kSmallLinger ? kChunkBesideSmallBytes : kChunkBytes;
 }
 
-TcpRail::TcpRail(TcpDriver& driver, const RailDriver::RailSpec& spec,
+TcpRail::TcpRail(TcpDriver& driver, const RailDriver::RailSpec& spec, TcpDriver::Route route,
                  std::vector<std::unique_ptr<net::Stream>> streams)
-    : driver_(driver), spec_(spec) {
+    : driver_(driver), spec_(spec), route_(std::move(route)) {
   lanes_.reserve(streams.size() + kLaneKinds);
   for (auto& stream : streams) {
     lanes_.emplace_back(lanes_.empty() ? LaneKind::kSmall : LaneKind::kLarge, std::move(stream));
   }
 }
 
-/// The one of that kind with the least to move. nullptr: it cannot be had, and the rail has failed.
-TcpRail::Lane* TcpRail::lane_for(LaneKind kind) {
-  Lane* best = nullptr;
-  for (Lane& lane : lanes_) {
-    if (lane.kind == kind && (best == nullptr || lane.bytes < best->bytes)) best = &lane;
-  }
-  if (best != nullptr) return best;
-  auto stream = driver_.open_stream(spec_.address);
-  if (stream) return &lanes_.emplace_back(kind, std::move(*stream));
-  fail(stream.error());
-  return nullptr;
+/// The open one of that kind with the least to move, else a large one.
+TcpRail::Lane& TcpRail::lane_for(LaneKind kind) {
+  const auto open_one = [this](LaneKind wanted) {
+    Lane* best = nullptr;
+    for (Lane& lane : lanes_) {
+      if (!lane.open || lane.kind != wanted) continue;
+      if (best == nullptr || lane.bytes < best->bytes) best = &lane;
+    }
+    return best;
+  };
+  if (Lane* const own = open_one(kind)) return *own;
+  const auto is_own = [kind](const Lane& lane) { return lane.kind == kind; };
+  if (std::none_of(lanes_.begin(), lanes_.end(), is_own)) open_lane(kind);
+  return *open_one(LaneKind::kLarge);  // all of these are open
+}
+
+void TcpRail::open_lane(LaneKind kind) {
+  auto stream = driver_.open_stream(route_);
+  Lane& lane = lanes_.emplace_back(kind, stream ? std::move(*stream) : nullptr);
+  lane.absent = !stream;
 }
 
 bool TcpRail::post(RailOp& op) {
   HO_CHECK(state_ == State::kOpen);
-  Lane* const found = lane_for(op.kind());
-  if (found == nullptr) return false;
-  Lane& lane = *found;
+  Lane& lane = lane_for(op.kind());
   if (lane.next - lane.first == kLaneOpsMax) return false;
   const auto& region = static_cast<const TcpRegion&>(*op.region);
   Request request;
@@ -124,7 +136,7 @@ bool TcpRail::post(RailOp& op) {
   lane.out.push(request, op.is_get ? nullptr : op.bytes, op.is_get ? 0 : op.length_bytes);
   if (lane.kind == LaneKind::kSmall) driver_.small_moved();
   // Those that follow soon share a call with each other.
-  if (first && lane.open && lane.out.flush(*lane.stream, driver_.chunk_bytes()).ended) {
+  if (first && lane.out.flush(*lane.stream, driver_.chunk_bytes()).ended) {
     fail(lane.stream->failure());
   }
   return true;
@@ -134,7 +146,12 @@ bool TcpRail::progress(std::vector<RailOp*>& ended) {
   bool moved = false;
   switch (state_) {
     case State::kConnecting:
-      for (Lane& lane : lanes_) moved = (state_ == State::kConnecting && greet(lane)) || moved;
+      for (Lane& lane : lanes_) {
+        if (state_ != State::kConnecting) break;
+        const auto greeted = greet(lane);
+        if (!greeted) fail(greeted.error());
+        moved = !greeted || *greeted || moved;
+      }
       if (state_ == State::kConnecting &&
           std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.open; })) {
         state_ = State::kOpen;
@@ -143,10 +160,12 @@ bool TcpRail::progress(std::vector<RailOp*>& ended) {
     case State::kOpen:
       for (Lane& lane : lanes_) {
         if (state_ != State::kOpen) break;
-        if (!lane.open) {
-          moved = greet(lane) || moved;
-        } else if (!lane.idle()) {
-          moved = move(lane, ended) || moved;
+        if (lane.absent) continue;
+        if (lane.open) {
+          moved = (!lane.idle() && move(lane, ended)) || moved;
+        } else if (!greet(lane)) {  // one that the rail can do without
+          lane.stream->abort();
+          lane.absent = true;
         }
       }
       return moved;
@@ -162,12 +181,12 @@ bool TcpRail::progress(std::vector<RailOp*>& ended) {
   return false;
 }
 
-/// @return whether anything moved.
-bool TcpRail::greet(Lane& lane) {
+/// @return whether anything moved; why the connection cannot be had.
+Result<bool> TcpRail::greet(Lane& lane) {
   if (lane.open) return false;
   switch (lane.stream->establish()) {
     case net::Stream::Progress::kNotYet: return false;
-    case net::Stream::Progress::kEnded: fail(lane.stream->failure()); return true;
+    case net::Stream::Progress::kEnded: return lane.stream->failure();
     case net::Stream::Progress::kEstablished: break;
   }
   if (!std::exchange(lane.asked, true)) {
@@ -178,25 +197,28 @@ bool TcpRail::greet(Lane& lane) {
     hello.session = spec_.session.session.value();
     std::memcpy(hello.token.data(), spec_.session.token.data(), kTokenBytes);
     iovec part{&hello, sizeof hello};
-    if (lane.stream->write({&part, 1}).bytes != sizeof hello) fail(lane.stream->failure());
+    if (lane.stream->write({&part, 1}).bytes != sizeof hello) return lane.stream->failure();
     return true;
   }
+  std::optional<Error> refused;
   const auto moved = lane.in.receive(
       *lane.stream, driver_.staging(), kStagingBytes,
       [&](std::span<const std::byte, sizeof(Answer)> head) {
         Answer answer;
         std::memcpy(&answer, head.data(), sizeof answer);
         if (answer.magic != kMagic || answer.id != 0 || answer.length != 0 || lane.open) {
-          fail(Error(Errc::kInvalidArgument, "it does not answer as a target of this version"));
+          refused.emplace(Errc::kInvalidArgument, "it does not answer as a target of this version");
           return false;
         }
         lane.open = answer.status == Status::kOk;
-        if (lane.open) return true;
-        fail(Error(Errc::kPermissionDenied, "the target does not take the session"));
-        return false;
+        if (!lane.open) {
+          refused.emplace(Errc::kPermissionDenied, "the target does not take the session");
+        }
+        return lane.open;
       },
       [] { return false; });
-  if (moved.ended && state_ != State::kFailed) fail(lane.stream->failure());
+  if (refused) return *refused;
+  if (moved.ended) return lane.stream->failure();
   return moved.bytes > 0;
 }
 
@@ -287,7 +309,9 @@ void TcpRail::fail(const Error& why) {
 void TcpRail::close() {
   if (state_ == State::kClosed || state_ == State::kClosing) return;
   state_ = State::kClosing;
-  for (Lane& lane : lanes_) lane.stream->abort();
+  for (Lane& lane : lanes_) {
+    if (lane.stream) lane.stream->abort();
+  }
 }
 
 }  // namespace tcp

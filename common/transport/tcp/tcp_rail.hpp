@@ -40,8 +40,13 @@ class TcpDriver final : public RailDriver {
                                                                   std::size_t rails) override;
   void progress() override { now_ = clock_.now(); }
 
-  /// Begins to connect, with TLS where the address says so.
-  [[nodiscard]] Result<std::unique_ptr<net::Stream>> open_stream(const std::string& address) const;
+  /// How a rail's connections are made.
+  struct Route {
+    RailAddress to;
+    std::shared_ptr<const tls::Context> tls;  ///< null: without
+  };
+  /// Begins to connect.
+  [[nodiscard]] Result<std::unique_ptr<net::Stream>> open_stream(const Route& route) const;
 
   [[nodiscard]] std::uint32_t connections() const { return options_.connections; }
   [[nodiscard]] std::span<std::byte> staging() { return staging_; }
@@ -60,13 +65,14 @@ class TcpDriver final : public RailDriver {
 };
 
 /// The connections to one address of a target: one for small operations and some for large ones.
-/// Each other class of traffic gets one when its first operation is posted.
+/// Each other class of traffic gets one, from when its first operation is posted; until it is open,
+/// and where it cannot be had, that class goes with large operations.
 class TcpRail final : public Rail {
  public:
   /// Operations in flight on one connection.
   static constexpr std::size_t kLaneOpsMax = 512;
 
-  TcpRail(TcpDriver& driver, const RailDriver::RailSpec& spec,
+  TcpRail(TcpDriver& driver, const RailDriver::RailSpec& spec, TcpDriver::Route route,
           std::vector<std::unique_ptr<net::Stream>> streams);
 
   [[nodiscard]] State state() const override { return state_; }
@@ -85,8 +91,9 @@ class TcpRail final : public Rail {
     Lane(LaneKind of, std::unique_ptr<net::Stream> socket) : kind(of), stream(std::move(socket)) {}
     LaneKind kind;
     std::unique_ptr<net::Stream> stream;
-    bool asked = false;  ///< the hello is sent
-    bool open = false;   ///< and answered
+    bool asked = false;   ///< the hello is sent
+    bool open = false;    ///< and answered
+    bool absent = false;  ///< it could not be had; only of classes that can do without
     Outbox<Request> out{kLaneOpsMax};
     Inbox<sizeof(Answer)> in;
     /// Sent or to be sent, in the order in which their answers come: a ring.
@@ -101,8 +108,9 @@ class TcpRail final : public Rail {
     [[nodiscard]] RailOp*& at(std::uint64_t id) { return waiting[id % kLaneOpsMax]; }
   };
 
-  [[nodiscard]] Lane* lane_for(LaneKind kind);
-  bool greet(Lane& lane);
+  [[nodiscard]] Lane& lane_for(LaneKind kind);
+  void open_lane(LaneKind kind);
+  [[nodiscard]] Result<bool> greet(Lane& lane);
   bool move(Lane& lane, std::vector<RailOp*>& ended);
   [[nodiscard]] bool take_answer(Lane& lane, const Answer& answer, std::vector<RailOp*>& ended);
   void end_first(Lane& lane, Errc outcome, std::vector<RailOp*>& ended);
@@ -110,6 +118,7 @@ class TcpRail final : public Rail {
 
   TcpDriver& driver_;
   const RailDriver::RailSpec spec_;
+  const TcpDriver::Route route_;
   State state_ = State::kConnecting;
   std::optional<Error> failure_;
   std::vector<Lane> lanes_;

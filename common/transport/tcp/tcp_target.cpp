@@ -36,7 +36,7 @@ using tcp::Session;
 /// Connections that have not said hello: the oldest of more is cut.
 constexpr std::size_t kSilentMax = 256;
 constexpr Duration kHelloTime = std::chrono::seconds(2);
-/// For one session. A job has 17 a rail at most; the others are for those that lost their link and
+/// For one session. A job has 19 a rail at most; the others are for those that lost their link and
 /// have yet to end.
 constexpr std::size_t kConnectionsMax =
     2 * kRailsMax * (TcpOptions::kConnectionsMax + kLaneKinds - 1);

@@ -1,7 +1,9 @@
 // The initiator of the tcp driver distrusts what answers it.
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <array>
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <cstdint>
@@ -125,6 +127,73 @@ TEST_CASE("tcp: answers that our targets do not give end the peer, and are not b
     while ((*initiator)->poll(done) == 0) REQUIRE(clock.now() < deadline);
     CHECK(done[0].code == Errc::kUnavailable);
   }
+}
+
+TEST_CASE("tcp: a target without connections for bulk traffic gets it beside the rest") {
+  enum class Third { kClosed, kDenied, kSilent };
+  const auto third = GENERATE(Third::kClosed, Third::kDenied, Third::kSilent);
+  const Listener listener;
+  constexpr std::uint64_t kBytes = 128 * kKiB;
+  constexpr int kGets = 20;
+  const SteadyClock clock;
+  std::atomic<bool> asked{false};
+  std::atomic<bool> stop{false};
+  std::thread server([&] {
+    std::vector<UniqueFd> peers;
+    std::size_t large = 0;
+    const std::vector<std::byte> bytes(kBytes, std::byte{5});
+    while (!stop) {
+      std::vector<pollfd> ready{{listener.fd.get(), POLLIN, 0}};
+      if (!peers.empty()) ready.push_back({peers[large].get(), POLLIN, 0});
+      if (::poll(ready.data(), ready.size(), 10) <= 0) continue;
+      if (ready[0].revents != 0) {
+        UniqueFd one(::accept(listener.fd.get(), nullptr, nullptr));
+        Hello hello;
+        (void)::recv(one.get(), &hello, sizeof hello, MSG_WAITALL);
+        const bool known = hello.lane <= transport::LaneKind::kLarge;
+        if (hello.lane == transport::LaneKind::kLarge) large = peers.size();
+        asked = asked || !known;
+        Answer welcome;
+        if (!known) welcome.status = Status::kDenied;
+        if (known || third == Third::kDenied) {
+          (void)::send(one.get(), &welcome, sizeof welcome, MSG_NOSIGNAL);
+        }
+        if (known || third == Third::kSilent) peers.push_back(std::move(one));
+      } else {
+        Request request;
+        (void)::recv(peers[large].get(), &request, sizeof request, MSG_WAITALL);
+        Answer answer;
+        answer.id = request.id;
+        answer.length = request.length;
+        (void)::send(peers[large].get(), &answer, sizeof answer, MSG_NOSIGNAL);
+        (void)::send(peers[large].get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      }
+    }
+  });
+  const auto initiator = transport::make_tcp_transport({}, clock);
+  const auto peer =
+      (*initiator)->connect({NodeId(1), listener.address, kSession}, clock.now() + 10s);
+  int got = 0;
+  if (peer.ok()) {
+    std::vector<std::byte> memory(kBytes);
+    const std::string key = transport::tcp::encode_key({0, 1, kBytes, Rights::kReadWrite});
+    const auto region = (*initiator)->attach(*peer, {key, UniqueFd(), kBytes, Rights::kReadWrite});
+    const auto local = (*initiator)->register_memory(memory);
+    const TimePoint end = clock.now() + 20s;
+    for (int i = 0; i < kGets; ++i) {
+      transport::GetOp get{OpId(1), memory, *local, *region, 0, clock.now() + 5s};
+      get.traffic = transport::TrafficClass::kBulk;
+      if (!(*initiator)->submit(get).ok()) break;
+      std::array<Completion, 1> done{};
+      while ((*initiator)->poll(done) == 0 && clock.now() < end) std::this_thread::yield();
+      got += done[0].code == Errc::kOk && memory[kBytes - 1] == std::byte{5} ? 1 : 0;
+    }
+  }
+  stop = true;
+  server.join();
+  REQUIRE(peer.ok());
+  CHECK(asked);
+  CHECK(got == kGets);
 }
 
 }  // namespace

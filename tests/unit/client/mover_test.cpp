@@ -210,13 +210,12 @@ TEST_CASE("mover: a bulk transfer lets a schedule's next transfers pass, but not
   CHECK(done[2].cookie == 3);
 }
 
-TEST_CASE("mover: what nobody waits for leaves half of the pieces to the rest") {
-  const auto later = GENERATE(transport::TrafficClass::kBulk, transport::TrafficClass::kBackground);
+TEST_CASE("mover: bulk traffic leaves half of the pieces to what is needed") {
   test::SimLink link;
   link.delay_min = link.delay_max = Duration(5000);
   Bench bench(link, 64, 4);
   auto slow = bench.transfer(Direction::kGet, 1, 0, 0, 640);
-  slow.traffic = later;
+  slow.traffic = transport::TrafficClass::kBulk;
   REQUIRE(bench.mover->start(slow).ok());
   CHECK(bench.mover->pump(0) == 2);
   auto needed = bench.transfer(Direction::kPut, 2, 1000, 1000, 640);
@@ -228,17 +227,22 @@ TEST_CASE("mover: what nobody waits for leaves half of the pieces to the rest") 
   CHECK(done[0].cookie == 2);
 }
 
-TEST_CASE("mover: bulk passes background") {
-  Bench bench({}, 64, 1);
-  auto repair = bench.transfer(Direction::kGet, 1, 0, 0, 128);
-  repair.traffic = transport::TrafficClass::kBackground;
-  auto bulk = bench.transfer(Direction::kGet, 2, 500, 500, 640);
+TEST_CASE("mover: pieces of bulk traffic are small, and a job's own repair passes it") {
+  constexpr std::uint64_t kBytes = 4 * Mover::kLaterPieceBytes;
+  Bench bench({}, kBytes, 8, 2 * kBytes);
+  auto bulk = bench.transfer(Direction::kGet, 1, 0, 0, kBytes);
   bulk.traffic = transport::TrafficClass::kBulk;
-  REQUIRE(bench.mover->start(repair).ok());
   REQUIRE(bench.mover->start(bulk).ok());
+  CHECK(bench.mover->pump(0) == 4);
+  auto more = bench.transfer(Direction::kGet, 2, kBytes, kBytes, kBytes);
+  more.traffic = transport::TrafficClass::kBulk;
+  auto repair = bench.transfer(Direction::kPut, 3, 2 * kBytes, 2 * kBytes, kBytes);
+  repair.traffic = transport::TrafficClass::kBackground;
+  REQUIRE(bench.mover->start(more).ok());
+  REQUIRE(bench.mover->start(repair).ok());
   const auto done = bench.run();
-  REQUIRE(done.size() == 2);
-  CHECK(done[0].cookie == 2);
+  REQUIRE(done.size() == 3);
+  CHECK(done[1].cookie == 3);
 }
 
 TEST_CASE("mover: a transfer counts as sent when its first piece is, not when it was queued") {

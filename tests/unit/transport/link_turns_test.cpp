@@ -129,10 +129,10 @@ TEST_CASE(
   const Session* const bob = add("bob", of_bob, 1);
   constexpr auto kTime = milliseconds(1000);
   link.run(kTime);
-  CHECK(Link::part(*planned, kTime) == Approx(0.5 * 16 / 21).margin(0.02));
-  CHECK(Link::part(*published, kTime) == Approx(0.5 * 2 / 21).margin(0.01));
-  CHECK(Link::part(*read, kTime) == Approx(0.5 * 2 / 21).margin(0.01));
-  CHECK(Link::part(*repaired, kTime) == Approx(0.5 * 1 / 21).margin(0.01));
+  CHECK(Link::part(*planned, kTime) == Approx(0.5 * 16 / 22).margin(0.02));
+  CHECK(Link::part(*published, kTime) == Approx(0.5 * 2 / 22).margin(0.01));
+  CHECK(Link::part(*read, kTime) == Approx(0.5 * 2 / 22).margin(0.01));
+  CHECK(Link::part(*repaired, kTime) == Approx(0.5 * 2 / 22).margin(0.01));
   CHECK(Link::part(*bob, kTime) == Approx(0.5).margin(0.02));
 }
 

@@ -263,6 +263,7 @@ std::optional<Plan> Planner::search(std::vector<std::uint64_t>& home_bytes, Sear
       play_series(varies ? all : 1);
       if (varies) vary(Homes::kFixed);
       maker_.use_flash(PlanMaker::Flash::kUsed);
+      patience_left_ = maker_.effort().more_patience;
     }
     play_series(all);
     if (varies) vary(Homes::kFixed);
