@@ -1,5 +1,6 @@
 """hyperoffload analyze without a hardware file, and bench profile: a pool of a near and a far node, measured."""
 import json
+import os
 import pathlib
 import signal
 import socket
@@ -7,6 +8,9 @@ import subprocess
 import sys
 import tempfile
 import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+import needs  # noqa: E402
 
 cli, daemon = sys.argv[1:3]
 MIB = 1 << 20
@@ -25,12 +29,50 @@ def free_port():
         return one.getsockname()[1]
 
 
-def start(folder, name, number, listen, other):
+def start(folder, name, number, listen, other, more=""):
     """A daemon that names one other node."""
     config = folder / f"{name}.textproto"
     config.write_text(f'''node_id: {number} node_name: "{name}" ddr_bytes: {CAPACITIES[name]} segment_bytes: {64 * MIB}
-unix_socket: "{folder}/{name}" {listen} tcp {{ }} nodes {{ node_id: {1 - number} name: "other" control_addresses: "{other}" }}''')
+unix_socket: "{folder}/{name}" {listen} tcp {{ }} nodes {{ node_id: {1 - number} name: "other" control_addresses: "{other}" }} {more}''')
     return subprocess.Popen([daemon, "--config", str(config)], stderr=subprocess.DEVNULL)
+
+
+def wait_for(pool):
+    end = time.monotonic() + 20
+    while subprocess.run([cli, "status", "--pool", pool], capture_output=True, check=False).returncode != 0:
+        assert time.monotonic() < end, "the daemons did not come up"
+        time.sleep(0.05)
+
+
+def stop(daemons):
+    for one in daemons:
+        one.send_signal(signal.SIGTERM)
+    for one in daemons:
+        one.wait(20)
+
+
+def measure_flash(flash_bytes):
+    """Measures a pool of two nodes with so much flash each. @return the profile's flash, what the command said."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:  # /tmp may be memory, without direct I/O
+        folder = pathlib.Path(name)
+        near, far = f"unix:{folder}/near", f"tcp:127.0.0.1:{free_port()}"
+        for flash in (folder / "near.flash", folder / "far.flash"):
+            flash.touch(0o600)
+            os.truncate(flash, flash_bytes)
+        daemons = [start(folder, "near", 0, "", far, f'flash {{ path: "{folder}/near.flash" }}'),
+                   start(folder, "far", 1, f'tcp_listen: "{far.removeprefix("tcp:")}" insecure: true', near,
+                         f'flash {{ path: "{folder}/far.flash" }}')]
+        try:
+            wait_for(near)
+            for node in json.loads(run("status", "--pool", near, "-o", "json").stdout)["nodes"]:
+                if node["flash_off"]:
+                    needs.skip(node["flash_off"])
+            said = run("bench", "profile", folder / "profile.json", "--pool", near, "--seconds", "0.4").stderr
+            measured = json.loads((folder / "profile.json").read_text())
+            assert "localDdr" in measured, measured
+            return measured.get("flash"), said
+        finally:
+            stop(daemons)
 
 
 def write_graph(path, layers, layer_bytes):
@@ -59,10 +101,7 @@ with tempfile.TemporaryDirectory() as name:
     daemons = [start(folder, "near", 0, "", far),
                start(folder, "far", 1, f'tcp_listen: "{far.removeprefix("tcp:")}" insecure: true', near)]
     try:
-        end = time.monotonic() + 20
-        while subprocess.run([cli, "status", "--pool", near], capture_output=True, check=False).returncode != 0:
-            assert time.monotonic() < end, "the daemons did not come up"
-            time.sleep(0.05)
+        wait_for(near)
 
         run("bench", "profile", profile, "--pool", near, "--seconds", "0.4")
         measured = json.loads(profile.read_text())
@@ -81,7 +120,10 @@ with tempfile.TemporaryDirectory() as name:
         done = run("analyze", graph, "--pool", near, "--device-memory", "20%", "--out", plan, code=3)
         assert "free in the pool" in done.stderr, done.stderr
     finally:
-        for one in daemons:
-            one.send_signal(signal.SIGTERM)
-        for one in daemons:
-            one.wait(20)
+        stop(daemons)
+
+# Half of all free flash is more than one node has, then less than the least that a measurement takes.
+flash, said = measure_flash(26 * MIB)
+assert int(flash["capacityBytes"]) > 40 * MIB and int(flash["read"]["bytesPerS"]) > 0 and said == "", (flash, said)
+flash, said = measure_flash(14 * MIB)
+assert flash is None and "flash is not measured: " in said and "16.0 MiB wanted" in said, (flash, said)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -240,6 +241,20 @@ Result<TierSpec> measure_ddr(ho_pool* pool, ho_nearness nodes, const ho_pool_roo
   return measure_tier(area, capacity_bytes, options, clock);
 }
 
+/// Flash of one node, though only the sum over all nodes is known: half of that, or the largest
+/// part of it, down to kLeastBytes, that some node has.
+Result<std::unique_ptr<Area>> open_flash(ho_pool* pool, std::uint64_t free_bytes,
+                                         const ProfileOptions& options) {
+  std::uint64_t bytes = std::clamp(free_bytes / 2, kLeastBytes, options.area_bytes);
+  for (;;) {
+    auto area = std::make_unique<Area>(pool, HO_ALL_NODES, bytes);
+    const auto opened = area->open_flash();
+    if (opened) return area;
+    if (opened.error().code() != Errc::kExhausted || bytes == kLeastBytes) return opened.error();
+    bytes = std::max(bytes / 2, kLeastBytes);
+  }
+}
+
 Result<ho_pool_room> room_of(ho_pool* pool, ho_nearness nodes) {
   ho_pool_room room{};
   room.struct_bytes = sizeof room;
@@ -288,9 +303,13 @@ Result<Hardware> measure_profile(ho_pool* pool, const ProfileOptions& options) {
   }
   const std::uint64_t flash_bytes = near->flash_bytes + far->flash_bytes;
   if (!options.flash || flash_bytes < kLeastBytes) return hardware;
-  Area flash(pool, HO_ALL_NODES, std::clamp(flash_bytes / 2, kLeastBytes, options.area_bytes));
-  if (const auto opened = flash.open_flash(); !opened) return opened.error();
-  const auto tier = measure_tier(flash, flash_bytes, options, clock);
+  const auto flash = open_flash(pool, flash_bytes, options);
+  if (!flash && options.flash_left_out) {
+    options.flash_left_out(flash.error());
+    return hardware;
+  }
+  if (!flash) return flash.error();
+  const auto tier = measure_tier(**flash, flash_bytes, options, clock);
   if (!tier) return tier.error();
   hardware.flash = *tier;
   return hardware;

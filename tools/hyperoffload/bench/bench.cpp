@@ -63,7 +63,7 @@ std::string to_text(const BenchArguments& arguments, const Hardware& hardware, F
 
 int run_bench(Console& console, const BenchArguments& arguments) {
   const auto hardware = measured_hardware(
-      arguments, {arguments.transport, arguments.device_memory, arguments.seconds});
+      console, arguments, {arguments.transport, arguments.device_memory, arguments.seconds});
   if (!hardware) return complain_about_pool(console, hardware.error());
   const auto written = write_hardware_file(*hardware, arguments.file);
   if (!written) return console.refuse(written.error());

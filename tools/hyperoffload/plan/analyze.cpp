@@ -321,7 +321,7 @@ Result<Hardware> measure(Console& console, const AnalyzeArguments& args) {
   }
   console.note("measuring the links of " + args.pool.pool +
                "; --hardware FILE takes a file instead");
-  auto hardware = measured_hardware(args.pool, {});
+  auto hardware = measured_hardware(console, args.pool, {});
   if (!hardware) return hardware.error().at("no --hardware, and the pool");
   return hardware;
 }

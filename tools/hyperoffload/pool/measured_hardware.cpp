@@ -15,7 +15,8 @@ Error last_error(ho_status status) { return Error(static_cast<Errc>(status), ho_
 
 }  // namespace
 
-Result<Hardware> measured_hardware(const PoolOptions& pool, const MeasureOptions& options) {
+Result<Hardware> measured_hardware(Console& console, const PoolOptions& pool,
+                                   const MeasureOptions& options) {
   // A pool that does not answer fails within the timeout.
   const auto answering = open_pool(pool, SteadyClock().now() + pool.timeout);
   if (!answering) return answering.error();
@@ -39,6 +40,9 @@ Result<Hardware> measured_hardware(const PoolOptions& pool, const MeasureOptions
   wanted.name = bench::machine_class();
   wanted.device_bytes = options.device_bytes;
   wanted.flash = true;
+  wanted.flash_left_out = [&console](const Error& why) {
+    console.note("flash is not measured: " + why.message());
+  };
   wanted.time = options.time;
   auto hardware = bench::measure_profile(job.get(), wanted);
   if (hardware) hardware->failure_domains = room.failure_domains;

@@ -5,6 +5,7 @@
 
 #include "common/base/clock.hpp"
 #include "common/base/result.hpp"
+#include "common/cli/console.hpp"
 #include "common/model/hardware.hpp"
 #include "tools/hyperoffload/command.hpp"
 
@@ -18,9 +19,10 @@ struct MeasureOptions {
 };
 
 /// Connects to a pool as a job does and measures its links, for the analyzer. The tiers have what
-/// is free now; nodes on one machine are one failure domain. @return what ho_connect returned; what
+/// is free now; nodes on one machine are one failure domain. Flash that cannot be measured is left
+/// out, with a note. @return what ho_connect returned; what
 /// bench::measure_profile() returns.
-[[nodiscard]] Result<Hardware> measured_hardware(const PoolOptions& pool,
+[[nodiscard]] Result<Hardware> measured_hardware(Console& console, const PoolOptions& pool,
                                                  const MeasureOptions& options);
 
 }  // namespace ho::cli
