@@ -34,6 +34,15 @@ std::string sized(std::uint64_t bytes) {
   return std::to_string(bytes) + " (" + format_bytes(bytes) + ")";
 }
 
+bool is_number(const std::string& name) {
+  return !name.empty() && name.find_first_not_of("0123456789") == std::string::npos;
+}
+
+/// Commands name a node by its number or its name.
+std::string number_words(const std::string& name) {
+  return "\"" + name + "\" is a number, which would name the node of that node_id";
+}
+
 /// Converts the parsed message to a DaemonConfig and reports errors per field.
 class Checker {
  public:
@@ -87,6 +96,7 @@ class Checker {
       config_.node_name = name.data();
     }
     if (config_.node_name.size() > 255) complain("node_name", "longer than 255 bytes");
+    if (is_number(from_.node_name())) complain("node_name", number_words(from_.node_name()));
     config_.rack = from_.rack();
     const bool plain = std::all_of(config_.rack.begin(), config_.rack.end(),
                                    [](unsigned char c) { return c > ' ' && c < 0x7f; });
@@ -242,6 +252,8 @@ class Checker {
 
   void others() {
     std::set<std::uint32_t> seen{from_.node_id()};
+    std::set<std::string> names{config_.node_name};
+    std::set<std::string> addresses{"unix:" + config_.unix_socket};
     for (int i = 0; i < from_.nodes_size(); ++i) {
       const pb::PeerNode& peer = from_.nodes(i);
       const auto wrong = [&](const std::string& message) {
@@ -254,12 +266,20 @@ class Checker {
       }
       if (!seen.insert(peer.node_id()).second) {
         wrong("node_id " + std::to_string(peer.node_id()) + " is used twice in the pool");
+        continue;
       }
       if (peer.control_addresses().empty()) wrong("control_addresses: at least one is needed");
       NodeInfo info;
       info.node = NodeId(static_cast<std::uint16_t>(peer.node_id()));
       info.name = peer.name().empty() ? "node-" + std::to_string(peer.node_id()) : peer.name();
+      if (is_number(info.name)) wrong("name: " + number_words(info.name));
+      if (!names.insert(info.name).second) {
+        wrong("name \"" + info.name + "\" is used twice in the pool");
+      }
       for (const std::string& address : peer.control_addresses()) {
+        if (!addresses.insert(address).second) {
+          wrong("control_addresses: " + address + " is used twice in the pool");
+        }
         if (const auto parsed = ControlAddress::parse(address); !parsed) {
           wrong("control_addresses: " + parsed.error().context());
         }

@@ -58,23 +58,19 @@ Result<DrainLeft> act(const PoolView& pool, const NodeInfo& node, Way way, const
 int run_drain(Console& console, const Options& options, Way way) {
   auto pool = open_pool(options, SteadyClock().now() + options.timeout);
   if (!pool) return complain_about_pool(console, pool.error());
-  for (const std::string& name : options.nodes) {
-    if (find_node(*pool, name) != nullptr) continue;
-    return console.refuse(Error(Errc::kInvalidArgument, "the pool has no node " + name));
-  }
+  const auto nodes = find_nodes(pool->nodes, options.nodes);
+  if (!nodes) return console.refuse(nodes.error());
   const bool drains = way == Way::kDrain;
   int exit_code = kExitDone;
   JsonWriter json;
   json.begin_object().key("nodes").begin_array();
   std::vector<Result<DrainLeft>> all;  // before any is waited for: none moves to another of them
-  for (const std::string& name : options.nodes) {
-    all.push_back(act(*pool, *find_node(*pool, name), way, options));
-  }
+  for (const NodeInfo* const node : *nodes) all.push_back(act(*pool, *node, way, options));
   for (std::size_t i = 0; i < options.nodes.size(); ++i) {
     const std::string& name = options.nodes[i];
     Result<DrainLeft>& left = all[i];
     if (left && options.wait) {
-      left = wait_until_empty(console, *pool, *find_node(*pool, name), options.timeout, *left);
+      left = wait_until_empty(console, *pool, *(*nodes)[i], options.timeout, *left);
     }
     json.begin_object().field("node", name).field(drains ? "drained" : "undrained", left.ok());
     if (!left) {

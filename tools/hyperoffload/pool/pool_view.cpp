@@ -60,11 +60,31 @@ Result<PoolView> open_pool(const PoolOptions& options, TimePoint deadline) {
   return last;
 }
 
-const NodeInfo* find_node(const PoolView& pool, const std::string& name) {
-  for (const NodeInfo& node : pool.nodes) {
-    if (name == std::to_string(node.node.value()) || name == node.name) return &node;
+Result<const NodeInfo*> find_node(const std::vector<NodeInfo>& nodes, const std::string& name) {
+  const NodeInfo* found = nullptr;
+  std::string numbers;  // nodes that have the name
+  for (const NodeInfo& node : nodes) {
+    const std::string number = std::to_string(node.node.value());
+    if (name == number) return &node;
+    if (name != node.name) continue;
+    found = &node;
+    numbers += (numbers.empty() ? "" : ", ") + number;
   }
-  return nullptr;
+  if (found == nullptr) return Error(Errc::kInvalidArgument, "the pool has no node " + name);
+  if (numbers.find(',') == std::string::npos) return found;
+  return Error(Errc::kInvalidArgument,
+               "several nodes are named " + name + "; write the number of one: " + numbers);
+}
+
+Result<std::vector<const NodeInfo*>> find_nodes(const std::vector<NodeInfo>& nodes,
+                                                const std::vector<std::string>& names) {
+  std::vector<const NodeInfo*> out;
+  for (const std::string& name : names) {
+    const auto node = find_node(nodes, name);
+    if (!node) return node.error();
+    out.push_back(*node);
+  }
+  return out;
 }
 
 Result<std::unique_ptr<ControlClient>> connect_node(const PoolView& pool, const NodeInfo& node,

@@ -33,8 +33,13 @@ struct PoolView {
 /// @return the last address's error if none answers.
 [[nodiscard]] Result<PoolView> open_pool(const PoolOptions& options, TimePoint deadline);
 
-/// Finds a node by number or name. @return nullptr: the pool does not have it.
-[[nodiscard]] const NodeInfo* find_node(const PoolView& pool, const std::string& name);
+/// Finds a node by its number, else by its name. @return kInvalidArgument: no node has it, or
+/// several have the name.
+[[nodiscard]] Result<const NodeInfo*> find_node(const std::vector<NodeInfo>& nodes,
+                                                const std::string& name);
+/// The same for several. @return the first one's error.
+[[nodiscard]] Result<std::vector<const NodeInfo*>> find_nodes(
+    const std::vector<NodeInfo>& nodes, const std::vector<std::string>& names);
 
 /// Runs `ask` for every node at once, each on a thread and connection of its own (64 at a time).
 template <typename Answer>

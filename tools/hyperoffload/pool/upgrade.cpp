@@ -104,12 +104,9 @@ int show(Console& console, const std::string& name, const Result<Upgraded>& done
 int run_upgrade(Console& console, const Options& options) {
   auto pool = open_pool(options, SteadyClock().now() + options.timeout);
   if (!pool) return complain_about_pool(console, pool.error());
-  std::vector<const NodeInfo*> nodes;
-  for (const std::string& name : options.nodes) {
-    nodes.push_back(find_node(*pool, name));
-    if (nodes.back() != nullptr) continue;
-    return console.refuse(Error(Errc::kInvalidArgument, "the pool has no node " + name));
-  }
+  const auto found = find_nodes(pool->nodes, options.nodes);
+  if (!found) return console.refuse(found.error());
+  const std::vector<const NodeInfo*>& nodes = *found;
   const auto how = options.force ? ControlClient::Upgrade::kForced : ControlClient::Upgrade::kWhole;
   int exit_code = kExitDone;
   JsonWriter json;
