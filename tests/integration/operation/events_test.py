@@ -27,7 +27,7 @@ class Events(unittest.TestCase):
         config = self.folder / f"{node}.textproto"
         config.write_text(
             f'node_id: {node} node_name: "n{node}" ddr_bytes: "16MiB" segment_bytes: "2MiB" '
-            f'unix_socket: "{self.folder}/{node}.sock"\n'
+            f'unix_socket: "{self.folder}/{node}.sock" insecure: true\n'
             + "".join(f'nodes {{ node_id: {i} name: "n{i}" control_addresses: "unix:{self.folder}/{i}.sock" }}\n'
                       for i in others))
         process = subprocess.Popen([daemon, "--config", str(config)], stderr=subprocess.DEVNULL)
@@ -73,6 +73,30 @@ class Events(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(json.loads(done.stdout), {"sessions": [{"session": number, "evicted": True}]})
         self.until(lambda: not any(sessions()))
+
+    def test_a_drain(self):
+        self.start(7, [0])
+        self.start(0, [7])
+        holding = subprocess.Popen([holder, self.pool, "4096"], stdout=subprocess.PIPE)
+        self.addCleanup(lambda: (holding.kill(), holding.communicate()))
+        self.assertEqual(holding.stdout.read(1), b"y")
+        waiting = subprocess.Popen([cli, "drain", "0", "--wait", "--pool", f"unix:{self.folder}/7.sock"],
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(lambda: (waiting.kill(), waiting.communicate()))
+        # Rows are in the order of the numbers, whichever node is asked first, and the state is not cut off.
+        for command in ("status", "nodes"):
+            def rows(command=command):
+                shown = self.run_cli(command, "--pool", f"unix:{self.folder}/7.sock").stdout.splitlines()
+                self.assertLessEqual(max(map(len, shown)), 80)
+                return [line.split()[:3] for line in shown[1:]]
+            self.until(lambda: rows()[0][2].startswith("drained"))
+            self.assertEqual([row[:2] for row in rows()], [["0", "n0"], ["7", "n7"]])
+            self.assertEqual(rows()[1][2], "INSECURE")
+        waiting.send_signal(signal.SIGINT)
+        out, err = waiting.communicate(timeout=PATIENCE_S)
+        self.assertEqual((waiting.returncode, out), (130, ""))
+        self.assertIn("stay drained", err)
+        self.assertTrue(rows()[0][2].startswith("drained"))
 
     def test_past(self):
         self.start(0, [1])
@@ -134,20 +158,20 @@ class Events(unittest.TestCase):
                     return
             self.fail(f"no {word}")
 
-        wait_for("serving")
+        wait_for("INSECURE")
         # It finds the daemon that comes after.
         first.send_signal(signal.SIGKILL)
         first.wait()
         wait_for("unreachable")
         self.start(0, [])
-        wait_for("serving")
+        wait_for("INSECURE")
 
         ours, theirs = pty.openpty()
         before = termios.tcgetattr(theirs)
         live = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs)
         self.addCleanup(lambda: (live.kill(), live.wait()))
         out = b""
-        while out.count(b"serving") < 2:
+        while out.count(b"INSECURE") < 2:
             self.assertTrue(select.select([ours], [], [], PATIENCE_S)[0], out)
             out += os.read(ours, 65536)
         os.write(ours, b"q")

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "common/base/units.hpp"
+#include "common/cli/stop.hpp"
 #include "tools/hyperoffload/pool/pool_command.hpp"
 
 namespace ho::cli {
@@ -27,13 +28,13 @@ std::string left_words(const DrainLeft& left) {
          format_bytes(left.granted_bytes);
 }
 
-/// Waits until nothing is left, a node does not answer, or Ctrl-C.
+/// Waits until nothing is left, a node does not answer, or a signal to stop.
 Result<DrainLeft> wait_until_empty(Console& console, const PoolView& pool, const NodeInfo& node,
                                    Duration timeout, DrainLeft left) {
   const SteadyClock clock;
   auto client = connect_node(pool, node, clock.now() + timeout);
   if (!client) return client.error();
-  while (left.granted_bytes > 0) {
+  while (left.granted_bytes > 0 && !stop_flag()) {
     console.progress("node " + node.name + ": " + left_words(left));
     std::this_thread::sleep_for(kPause);
     const auto status = (*client)->status(clock.now() + timeout);
@@ -66,11 +67,16 @@ int run_drain(Console& console, const Options& options, Way way) {
   json.begin_object().key("nodes").begin_array();
   std::vector<Result<DrainLeft>> all;  // before any is waited for: none moves to another of them
   for (const NodeInfo* const node : *nodes) all.push_back(act(*pool, *node, way, options));
+  if (options.wait) catch_stop_signals();
   for (std::size_t i = 0; i < options.nodes.size(); ++i) {
     const std::string& name = options.nodes[i];
     Result<DrainLeft>& left = all[i];
     if (left && options.wait) {
       left = wait_until_empty(console, *pool, *(*nodes)[i], options.timeout, *left);
+    }
+    if (stop_flag() && left && left->granted_bytes > 0) {
+      console.note("not all are empty yet; they stay drained until hyperoffload undrain");
+      return kExitInterrupted;
     }
     json.begin_object().field("node", name).field(drains ? "drained" : "undrained", left.ok());
     if (!left) {

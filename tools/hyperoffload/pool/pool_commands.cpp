@@ -183,11 +183,15 @@ std::vector<Table::Column> status_columns() {
           {"VERSION", kWide}};
 }
 
-/// "serving", "INSECURE, draining", "NO ETCD, serving": a narrow column cuts the end.
+/// "serving", "drained,INSECURE", "NO ETCD": a narrow column cuts the end, so what changes most
+/// comes first.
 std::string state_words(const NodeStatus& status) {
-  const char* const state = status.drained ? "drained" : status.draining ? "draining" : "serving";
-  return std::string(status.insecure ? "INSECURE, " : "") +
-         (status.membership.trouble.empty() ? "" : "NO ETCD, ") + state;
+  std::vector<std::string> words;
+  if (status.drained || status.draining)
+    words.emplace_back(status.drained ? "drained" : "draining");
+  if (!status.membership.trouble.empty()) words.emplace_back("NO ETCD");
+  if (status.insecure) words.emplace_back("INSECURE");
+  return words.empty() ? "serving" : joined(words);
 }
 
 void add_status_row(const NodeInfo& node, const StatusAnswer& answer, Table& table) {
