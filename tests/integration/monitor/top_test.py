@@ -54,6 +54,13 @@ class Top(unittest.TestCase):
         self.assertIn(" gpt ", done.stdout)
         self.assertEqual(self.daemon.run("top", "-o", "json", "--count", "2").returncode, 2)
 
+    def test_a_table_is_there_before_the_next_one(self):
+        with subprocess.Popen([PROGRAMS[0], "top", "--interval", "0.3", "--count", "1000", "--pool", self.daemon.pool],
+                              stdout=subprocess.PIPE) as process:
+            shown = select.select([process.stdout], [], [], 30)[0]
+            process.kill()
+        self.assertTrue(shown)
+
     def live(self, end, rows=0):
         """Runs it on a terminal until it has shown two tables, then ends it. @return exit code, all that it wrote."""
         ours, theirs = pty.openpty()

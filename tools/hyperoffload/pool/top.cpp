@@ -258,6 +258,7 @@ int run_top(Console& console, const TopOptions& options) {
                                                  " (" + row.node.name + ")"),
                                    kExitNo);
     }
+    if (!console.flush()) return exit_code;  // Program says why
     before = std::move(now);
   }
   return exit_code;
