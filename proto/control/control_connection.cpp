@@ -25,7 +25,8 @@ Result<std::unique_ptr<ControlClient::Connection>> ControlClient::Connection::op
   if (address->kind == ControlAddress::Kind::kTcp) {
     if (!options.tls && !options.tls_folder.empty()) {
       auto context = tls::Context::load(tls::files_in(options.tls_folder));
-      if (!context) return context.error();
+      // The caller named files that cannot be used, whatever the reason.
+      if (!context) return Error(Errc::kInvalidArgument, "tls: " + context.error().context());
       options.tls = std::move(*context);
     }
     channel_options.tls = options.tls;

@@ -362,6 +362,13 @@ class Contract(unittest.TestCase):
         done = run(words, *self.words(row.words, pool="nonsense"))
         self.assert_complains(name, done, 2)
 
+    @for_each(lambda row: row.pool)
+    def test_a_certificate_that_cannot_be_read_ends_with_2(self, name, words, row):
+        if "--tls" in run(words, "--help").stdout:
+            done = run(words, *self.words(row.words, pool="tcp:127.0.0.1:1"), "--tls", str(self.folder / "none"))
+            self.assert_complains(name, done, 2)
+            self.assertIn("none/node.crt", done.stderr)
+
     @for_each()
     def test_a_budget_that_cannot_be_met_ends_with_3_and_says_what_is_needed(self, name, words, row):
         self.assertEqual(bool(row.tight), "\n  3 " in run(words, "--help").stdout, "a row has such words if the help has the code")
