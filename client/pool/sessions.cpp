@@ -283,8 +283,7 @@ Error Sessions::lost() const {
   std::string nodes;
   for (const NodeSession& node : nodes_) {
     if (node.fault->reason() == FaultReason::kNone) continue;
-    nodes += (nodes.empty() ? ": lost " : "; ") + node.label + ": " +
-             std::string(fault_text(node.fault->reason()));
+    nodes += (nodes.empty() ? ": lost " : "; ") + node.label + ": " + node.fault->words();
   }
   return {Errc::kUnavailable, "no node of the pool is in reach" + nodes};
 }
@@ -398,7 +397,7 @@ void Sessions::renew_all() {
     const Errc code = renewed.error().code();
     if (code == Errc::kDeadline) node.fault->mark_silent();
     if (code == Errc::kNotFound || code == Errc::kPermissionDenied) {
-      node.fault->report(FaultReason::kLeaseLapsed);
+      node.fault->report(FaultReason::kSessionEnded, renewed.error().context());
     }
   }
 }

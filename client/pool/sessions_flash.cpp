@@ -56,7 +56,7 @@ Error Sessions::without_session(const NodeSession& node, const Error& error) {
   if (error.code() != Errc::kNotFound) return error;
   const auto renewed = node.control()->renew_lease(node.session, clock_.now() + kControlTimeout);
   if (renewed || renewed.error().code() != Errc::kNotFound) return error;
-  node.fault->report(FaultReason::kLeaseLapsed);
+  node.fault->report(FaultReason::kSessionEnded, renewed.error().context());
   return Error(Errc::kUnavailable, renewed.error().message());
 }
 
@@ -72,8 +72,8 @@ Result<FlashExtent> Sessions::open_flash(NodeIndex node, const FlashExtent& exte
 
 Result<void> Sessions::free_flash(NodeIndex node, std::uint64_t extent) {
   const NodeSession& there = nodes_[node.value()];
-  if (const FaultReason reason = there.fault->reason(); reason != FaultReason::kNone) {
-    return Error(Errc::kUnavailable, there.label + " was lost: " + std::string(fault_text(reason)));
+  if (there.fault->reason() != FaultReason::kNone) {
+    return Error(Errc::kUnavailable, there.label + " was lost: " + there.fault->words());
   }
   if (there.fault->silent()) return Error(Errc::kDeadline, there.label + " does not answer");
   std::optional<FlashExtent> known;

@@ -136,9 +136,7 @@ Result<void> Engine::wait(std::uint64_t ticket) {
   // Its node is there; a transfer cannot have run before.
   if (node.value() >= nodes_.size()) return Error(code, "transfer to or from a node failed");
   const EngineNode& there = nodes_[node.value()];
-  const FaultReason lost = there.fault->reason();
-  const bool tells = !said.empty() || lost == FaultReason::kNone;
-  const std::string why = tells ? said : std::string(fault_text(lost));
+  const std::string why = said.empty() ? there.fault->words() : said;
   return Error(code,
                "transfer to or from " + there.label + " failed" + (why.empty() ? "" : ": " + why));
 }
@@ -310,18 +308,17 @@ bool Engine::check_faults() {
   if (faults == seen_faults_) return false;
   seen_faults_ = faults;
   for (std::uint32_t i = 0; i < nodes_.size(); ++i) {
-    const FaultReason reason = nodes_[i].fault->reason();
-    if (reason == FaultReason::kNone || node_closed_[i] != 0) continue;
+    if (nodes_[i].fault->reason() == FaultReason::kNone || node_closed_[i] != 0) continue;
+    const std::string why = nodes_[i].fault->words();
     node_closed_[i] = 1;
     transport(nodes_[i].driver).close_peer(nodes_[i].peer);
     mover_.lose(NodeIndex(i));
     mover_.devices().lose(NodeIndex(i));
     log(LogLevel::kWarning, "a node is lost to this job",
-        {{"node", nodes_[i].label}, {"why", std::string(fault_text(reason))}});
+        {{"node", nodes_[i].label}, {"why", why}});
     for (const Attached& one : attached_) {
       if (!one.source->uses(NodeIndex(i))) continue;
-      one.source->fail("lost " + nodes_[i].label + ": " + std::string(fault_text(reason)),
-                       NodeIndex(i));
+      one.source->fail("lost " + nodes_[i].label + ": " + why, NodeIndex(i));
     }
   }
   return true;
@@ -377,7 +374,7 @@ void Engine::report_unresponsive(NodeIndex node) {
   if (transport(lost.driver).caps().needs_descriptor) return;
   // Operations end with the lease: a job that was stopped for longer finds it over.
   const bool lapsed = !lost.fault->silent() && clock_.now() >= lost.fault->lease_end();
-  lost.fault->report(lapsed ? FaultReason::kLeaseLapsed : FaultReason::kUnresponsive);
+  lost.fault->report(lapsed ? FaultReason::kSessionEnded : FaultReason::kUnresponsive);
 }
 
 void Engine::say_late(NodeIndex node) {

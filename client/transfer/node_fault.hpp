@@ -3,6 +3,8 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <string>
 #include <string_view>
 
 #include "client/transfer/bell.hpp"
@@ -14,7 +16,7 @@ namespace ho::client {
 enum class FaultReason : std::uint8_t {
   kNone = 0,
   kConnectionLost = 1,
-  kLeaseLapsed = 2,
+  kSessionEnded = 2,  ///< by its lease, or by an administrator
   kUnresponsive = 3,
   kRestarted = 4,
 };
@@ -23,7 +25,7 @@ enum class FaultReason : std::uint8_t {
   switch (reason) {
     case FaultReason::kNone: return "in order";
     case FaultReason::kConnectionLost: return "its control connection closed";
-    case FaultReason::kLeaseLapsed: return "its session's lease lapsed";
+    case FaultReason::kSessionEnded: return "the session's lease lapsed";
     case FaultReason::kUnresponsive:
       return "a transfer with it failed, and its data path is closed";
     case FaultReason::kRestarted:
@@ -43,13 +45,23 @@ class NodeFault {
  public:
   explicit NodeFault(std::shared_ptr<Doorbell> door) : door_(std::move(door)) {}
 
-  void report(FaultReason reason) {
-    auto none = static_cast<std::uint8_t>(FaultReason::kNone);
-    if (!reason_.compare_exchange_strong(none, static_cast<std::uint8_t>(reason))) return;
+  /// @param said  by the daemon; "": fault_text() of the reason says it.
+  void report(FaultReason reason, std::string_view said = {}) {
+    {
+      const std::lock_guard lock(words_mutex_);
+      if (this->reason() != FaultReason::kNone) return;
+      words_ = said.empty() ? fault_text(reason) : said;
+      reason_.store(static_cast<std::uint8_t>(reason));
+    }
     door_->faults.fetch_add(1);
     door_->bell.ring();
   }
   [[nodiscard]] FaultReason reason() const { return static_cast<FaultReason>(reason_.load()); }
+  /// Why the node can no longer be used, for people.
+  [[nodiscard]] std::string words() const {
+    const std::lock_guard lock(words_mutex_);
+    return words_;
+  }
 
   /// The node's daemon leaves its sessions to the next one: what ends by its death is worth another
   /// try. Set before the first transfer.
@@ -71,6 +83,8 @@ class NodeFault {
 
  private:
   std::shared_ptr<Doorbell> door_;
+  mutable std::mutex words_mutex_;  ///< a text is not atomic; taken only where a node is lost
+  std::string words_;               ///< guarded by words_mutex_
   std::atomic<std::uint8_t> reason_{0};
   std::atomic<bool> silent_{false};
   std::atomic<bool> resumable_{false};

@@ -22,7 +22,7 @@ constexpr std::size_t kEndsKept = 4096;
 
 std::string_view end_words(SessionEnd why) {
   switch (why) {
-    case SessionEnd::kLapsed: return "its lease ended without a renewal";
+    case SessionEnd::kLapsed: return "the session's lease lapsed";
     case SessionEnd::kEvicted: return "an administrator ended it";
     case SessionEnd::kLeftBehind: return "the daemon was restarted and could not take it over";
   }
