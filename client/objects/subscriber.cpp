@@ -68,7 +68,8 @@ Result<std::uint64_t> Subscriber::acquire(const Versions& versions, Duration tim
   for (Duration pause = kPauseMin;; pause = std::min(2 * pause, kPauseMax)) {
     release_arenas([this](const Arena& arena) { return pool_.is_stale(arena); });
     std::string last;  // why this look did not find one
-    const auto found = find(versions, last);
+    std::string unanswered;
+    const auto found = find(versions, unanswered);
     if (!found) return found.error();
     for (const Version& version : *found) {
       const auto opened = open(version);
@@ -83,9 +84,13 @@ Result<std::uint64_t> Subscriber::acquire(const Versions& versions, Duration tim
     }
     const TimePoint now = clock_.now();
     if (now >= end) {
-      return Error(Errc::kNotFound, "no version of " + options_.name + " from " +
-                                        std::to_string(versions.min) + " on is complete" +
-                                        (last.empty() ? "" : "; last: " + last));
+      if (last.empty()) last = unanswered;
+      const std::string missing = pool_.out_of_reach();
+      const bool all = missing.empty() && unanswered.empty();
+      return Error(all ? Errc::kNotFound : Errc::kUnavailable,
+                   "no version of " + options_.name + " from " + std::to_string(versions.min) +
+                       " on is complete" + (last.empty() ? "" : "; last: " + last) +
+                       (missing.empty() ? "" : "; not asked: " + missing));
     }
     std::this_thread::sleep_for(std::min<Duration>(pause, end - now));
   }

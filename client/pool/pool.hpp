@@ -167,6 +167,8 @@ class Pool {
   [[nodiscard]] std::vector<FlashRoom> flash_rooms(const std::vector<NodeIndex>& nodes) {
     return sessions_->flash_of(nodes);
   }
+  /// As Sessions::out_of_reach().
+  [[nodiscard]] std::string out_of_reach() const { return sessions_->out_of_reach(); }
   /// As Sessions::no_flash().
   [[nodiscard]] Error no_flash() const { return sessions_->no_flash(); }
   [[nodiscard]] Result<FlashArena> allocate_flash(NodeIndex node, std::uint64_t bytes,

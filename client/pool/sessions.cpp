@@ -146,9 +146,9 @@ Result<void> Sessions::reach_all(NodeSession first, PathFinder& paths) {
   auto listed = first.control()->nodes(clock_.now() + kControlTimeout);
   if (!listed) return listed.error().at(first.label);
   std::optional<Error> last;
-  const auto left_out = [&](const std::string& name, const Error& error) {
+  const auto left_out = [&](NodeId node, const std::string& name, const Error& error) {
     last = error;
-    left_out_.push_back(error.context());
+    left_out_.emplace_back(node, error.context());
     log(LogLevel::kWarning, "left a node of the pool out",
         {{"node", name}, {"reason", error.message()}});
   };
@@ -164,7 +164,7 @@ Result<void> Sessions::reach_all(NodeSession first, PathFinder& paths) {
     if (node) {
       dialed.push_back(std::move(*node));
     } else {
-      left_out(info.name, node.error().at(info.name));
+      left_out(info.node, info.name, node.error().at(info.name));
     }
   }
   TimePoint renewed = clock_.now();
@@ -180,7 +180,7 @@ Result<void> Sessions::reach_all(NodeSession first, PathFinder& paths) {
     }
     // The driver that the job asks for cannot be used.
     if (ok.error().code() == Errc::kUnsupported && paths.allowed().size() == 1) return ok.error();
-    left_out(node.label, ok.error());
+    left_out(node.control()->hello().node, node.label, ok.error());
   }
   if (nodes_.empty()) return *last;
   return {};

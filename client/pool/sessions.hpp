@@ -128,6 +128,8 @@ class Sessions {
   void release(const std::vector<HeldSegment>& segments);
 
   [[nodiscard]] std::vector<FlashRoom> flash_of(const std::vector<NodeIndex>& candidates);
+  /// Nodes that connect() left out, or that are lost or silent since, with the reasons. "": none.
+  [[nodiscard]] std::string out_of_reach() const;
   /// Why flash_of() has none. @return kUnsupported: the pool has none; kUnavailable: a node that
   /// connect() left out, or that is lost or silent since, may have some, with the reason.
   [[nodiscard]] Error no_flash() const;
@@ -226,8 +228,9 @@ class Sessions {
     Duration pause{};    ///< how long it rests
     std::string reason;  ///< why it was of no use the last time; empty: it was
   };
-  std::map<NodeId, Tried> tried_;      ///< find_new()'s own
-  std::vector<std::string> left_out_;  ///< "NODE: REASON" each; constant after connect()
+  std::map<NodeId, Tried> tried_;  ///< find_new()'s own
+  /// Nodes, "NODE: REASON" each; constant after connect().
+  std::vector<std::pair<NodeId, std::string>> left_out_;
   /// What a node has told with the last renewal.
   struct Told {
     bool drained = false;

@@ -23,19 +23,26 @@ std::vector<FlashRoom> Sessions::flash_of(const std::vector<NodeIndex>& candidat
   return rooms;
 }
 
-Error Sessions::no_flash() const {
+std::string Sessions::out_of_reach() const {
   std::string missing;
   const auto add = [&](const std::string& what) {
     missing += (missing.empty() ? "" : "; ") + what;
   };
-  for (const std::string& node : left_out_) add(node);
+  for (const auto& [node, why] : left_out_) {
+    if (!has(node)) add(why);
+  }
   for (const NodeSession& node : nodes_) {
     if (node.fault->reason() != FaultReason::kNone) {
-      add(node.label + ": it is lost");
+      if (!has(node.control()->hello().node)) add(node.label + ": it is lost");
     } else if (node.fault->silent()) {
       add(node.label + ": it does not answer");
     }
   }
+  return missing;
+}
+
+Error Sessions::no_flash() const {
+  const std::string missing = out_of_reach();
   if (missing.empty()) return Error(Errc::kUnsupported, "no node of the pool has flash");
   return Error(Errc::kUnavailable, "no node with flash can be used; without " + missing);
 }

@@ -134,7 +134,8 @@ HO_API ho_status ho_subscriber_open(ho_pool* pool, const ho_object_options* opti
  * HO_NOT_FOUND         no such version, or the object lacks a tensor of one of the names.
  * HO_CONFLICT          a tensor of the object has another shape or type.
  * HO_INVALID_ARGUMENT  a layout does not fit, or the memory has another size than the tile.
- * HO_UNAVAILABLE       no node is left. */
+ * HO_UNAVAILABLE       no node is left; or there is no such version on the nodes that could be
+ * asked, and ho_last_error names the others. */
 HO_API ho_status ho_acquire(ho_subscriber* subscriber, uint64_t least, uint64_t most,
                             uint32_t timeout_ms, uint64_t* version);
 /* Fetches this rank's tiles of the open version with one-sided gets. The first ho_acquire of an

@@ -45,14 +45,18 @@ class Save(unittest.TestCase):
         folder = tempfile.TemporaryDirectory(prefix="ho-save-")
         cls.addClassCleanup(folder.cleanup)
         cls.folder = pathlib.Path(folder.name)
-        config = cls.folder / "config"
-        config.write_text(f'node_id: 0 ddr_bytes: "64MiB" segment_bytes: "2MiB" unix_socket: "{cls.folder}/sock"\n')
-        with open(cls.folder / "log", "w", encoding="utf-8") as log:
+        cls.address = f"unix:{cls.folder}/sock"
+        cls.start("sock")
+
+    @classmethod
+    def start(cls, socket, more=""):
+        config = cls.folder / f"{socket}.config"
+        config.write_text(f'node_id: 0 ddr_bytes: "64MiB" segment_bytes: "2MiB" unix_socket: "{cls.folder}/{socket}"\n{more}')
+        with open(cls.folder / f"{socket}.log", "w", encoding="utf-8") as log:
             daemon = subprocess.Popen([DAEMON, "--config", str(config)], stderr=log)
         cls.addClassCleanup(lambda: (daemon.terminate(), daemon.wait()))
-        cls.address = f"unix:{cls.folder}/sock"
         end = time.monotonic() + 60
-        while subprocess.run([CLI, "nodes", "--pool", cls.address], capture_output=True, check=False).returncode != 0:
+        while "serving" not in (cls.folder / f"{socket}.log").read_text():
             assert time.monotonic() < end and daemon.poll() is None
             time.sleep(0.05)
 
@@ -71,9 +75,9 @@ class Save(unittest.TestCase):
                 writer.publish(version)
         return [writer for writer, *_ in writers]
 
-    def save(self, name, *words, code=0, out=None):
+    def save(self, name, *words, code=0, out=None, pool=None):
         out = out or pathlib.Path(tempfile.mkdtemp(dir=self.folder)) / "saved"
-        done = subprocess.run([CLI, "objects", "save", name, "--out", str(out), "--pool", self.address, *words, "-o", "json"],
+        done = subprocess.run([CLI, "objects", "save", name, "--out", str(out), "--pool", pool or self.address, *words, "-o", "json"],
                               capture_output=True, text=True, timeout=120, check=False)
         self.assertEqual(done.returncode, code, done.stderr)
         self.assertEqual([one.name for one in out.parent.iterdir()], ["saved"] if out.exists() else [])
@@ -161,6 +165,10 @@ class Save(unittest.TestCase):
         self.addCleanup(odd.close)
         odd.publish(1)
         self.assertIn('tensor "x" is of type "P"', self.save("odd", code=1)[1])
+
+    def test_a_node_that_cannot_be_asked_may_have_it(self):
+        self.start("near", f'nodes {{ node_id: 1 control_addresses: "unix:{self.folder}/nobody" }}')
+        self.assertIn("nobody", self.save("nowhere", "--timeout", "0.2", code=4, pool=f"unix:{self.folder}/near")[1])
 
     def test_full_disk(self):
         disk = tempfile.mkdtemp(dir=self.folder)
