@@ -21,7 +21,8 @@
 namespace ho::tls {
 namespace {
 
-constexpr std::size_t kNameBytesMax = 64;  // X.520's limit for a common name
+constexpr std::size_t kNameBytesMax = 64;   // X.520's limit for a common name
+constexpr std::size_t kHostBytesMax = 253;  // DNS's limit for a name, as text
 constexpr auto kClockSlack = std::chrono::minutes(5);
 constexpr int kSerialBits = 127;
 
@@ -31,17 +32,16 @@ struct NewFile {
   mode_t mode;
 };
 
-Result<void> check_name(const std::string& name) {
+Result<void> check_name(const std::string& name, std::size_t bytes_max) {
   const auto fits = [](unsigned char c) {
     return std::isalnum(c) != 0 || c == '.' || c == '-' || c == '_';
   };
-  const bool good = !name.empty() && name.size() <= kNameBytesMax && name.front() != '.' &&
+  const bool good = !name.empty() && name.size() <= bytes_max && name.front() != '.' &&
                     name.front() != '-' && std::all_of(name.begin(), name.end(), fits);
   if (good) return {};
   return Error(Errc::kInvalidArgument,
-               "\"" + name +
-                   "\": a name has 1 to 64 letters, digits, '.', '-' or '_', and begins "
-                   "with a letter, digit or '_'");
+               "\"" + name + "\": a name has 1 to " + std::to_string(bytes_max) +
+                   " letters, digits, '.', '-' or '_', and begins with a letter, digit or '_'");
 }
 
 /// Makes a folder of mode 0700, if it is not there.
@@ -145,7 +145,7 @@ Result<std::string> alternative_names(const Request& request) {
   for (const std::string& address : all) {
     const bool numeric = is_numeric(address);
     if (!numeric) {
-      if (auto good = check_name(address); !good) return good.error();
+      if (auto good = check_name(address, kHostBytesMax); !good) return good.error();
     }
     out += (out.empty() ? "" : ",") + std::string(numeric ? "IP:" : "DNS:") + address;
   }
@@ -189,7 +189,7 @@ Validity valid_from_now(std::chrono::seconds lasts) {
 
 Result<CertificateFacts> make_authority(const std::string& folder, const std::string& name,
                                         const Validity& validity) {
-  if (auto good = check_name(name); !good) return good.error();
+  if (auto good = check_name(name, kNameBytesMax); !good) return good.error();
   const PrivateKey key = make_key();
   const Certificate made = begin(name, validity, key.get());
   X509* const certificate = made.get();
@@ -208,7 +208,7 @@ Result<CertificateFacts> make_authority(const std::string& folder, const std::st
 
 Result<CertificateFacts> issue(const std::string& folder, const Request& request,
                                const std::string& out) {
-  if (auto good = check_name(request.name); !good) return good.error();
+  if (auto good = check_name(request.name, kNameBytesMax); !good) return good.error();
   if (request.role == Role::kDaemon && request.addresses.empty()) {
     return Error(Errc::kInvalidArgument,
                  "a daemon's certificate needs the addresses that others dial");

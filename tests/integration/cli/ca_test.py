@@ -76,12 +76,14 @@ class Authority(unittest.TestCase):
         self.assertEqual(before, {file: file.read_bytes() for file in self.ca.rglob("*") if file.is_file()})
 
     def test_what_it_issues_works_between_two_ends(self):
-        made = self.issue("daemon", "node1", "--address", "10.0.0.1", "--address", "::1", "--address", "n1.cluster")
-        self.assertEqual((made["role"], made["addresses"]), ("daemon", ["node1", "10.0.0.1", "::1", "n1.cluster"]))
+        long = ".".join(["n" * 62] * 4)
+        made = self.issue("daemon", "node1", "--address", "10.0.0.1", "--address", "::1", "--address", "n1.cluster",
+                          "--address", long)
+        self.assertEqual((made["role"], made["addresses"]), ("daemon", ["node1", "10.0.0.1", "::1", "n1.cluster", long]))
         self.assertEqual(made["days_left"], 365)
         for role in ("job", "admin", "reader"):
             self.issue(role, "me-" + role)
-            for name in ("node1", "n1.cluster", "10.0.0.1", "::1"):
+            for name in ("node1", "n1.cluster", "10.0.0.1", "::1", long):
                 subject = dict(pair for part in shake_hands(self.ca / "node1", self.ca / f"me-{role}", name)["subject"]
                                for pair in part)
                 self.assertEqual(subject, {"commonName": "me-" + role, "organizationalUnitName": "hyperoffload-" + role})
@@ -95,6 +97,7 @@ class Authority(unittest.TestCase):
         self.assertIn("none of daemon, job", self.refused("issue", self.ca, "--role", "root", "--name", "n"))
         for name in ("../n", "a/b", "", "-n", ".n", "a b", "n" * 65):
             self.refused("issue", self.ca, "--role", "job", "--name=" + name)
+        self.assertIn("1 to 253", self.refused("issue", self.ca, "--role", "daemon", "--name", "n", "--address", "n" * 254))
         self.refused("issue", self.ca, "--role", "job", "--name", "n", "--days", "0")
         self.assertIn("has no authority", self.refused("issue", self.folder, "--role", "job", "--name", "n"))
         (self.ca / "ca.key").chmod(0o640 | stat.S_IROTH)
