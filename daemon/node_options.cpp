@@ -49,8 +49,7 @@ Access known_access(const DaemonConfig& config) {
   auto access = Access::create(config, &unknown);
   HO_CHECK(access.ok());
   for (const std::string& name : unknown) {
-    log(LogLevel::kError, "a user of the configuration is unknown, and may do nothing",
-        {{"error", name}});
+    log(LogLevel::kError, "access or quotas of the configuration are wrong", {{"error", name}});
   }
   return *std::move(access);
 }

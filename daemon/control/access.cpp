@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <charconv>
 #include <optional>
+#include <set>
 #include <utility>
 
 namespace ho::daemon {
@@ -103,6 +104,7 @@ Result<Access> Access::create(const DaemonConfig& config, std::vector<std::strin
     *to.second = std::move(*members);
     to.second->all = false;
   }
+  std::set<std::string> seen;
   for (const QuotaSettings& one : settings.quotas) {
     Quota quota;
     if (one.ddr_bytes) quota.ddr_bytes = *one.ddr_bytes;
@@ -120,7 +122,13 @@ Result<Access> Access::create(const DaemonConfig& config, std::vector<std::strin
         unknown->push_back(user.error().context());
         continue;
       }
-      out.quotas_["uid " + std::to_string(*user)] = quota;
+      const std::string owner = "uid " + std::to_string(*user);
+      out.quotas_[owner] = quota;
+      // A name and a number may be one user, which only the system's directory tells.
+      if (seen.insert(owner).second) continue;
+      const Error twice(Errc::kInvalidArgument, "two for user " + one.user + ", who is " + owner);
+      if (unknown == nullptr) return config.at_field("quotas", twice.at("quotas"));
+      unknown->push_back(twice.context());
     } else if (!one.certificate.empty()) {
       out.quotas_[tls::Identity{one.certificate, tls::Role::kJob}.text()] = quota;
     } else {

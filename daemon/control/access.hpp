@@ -40,9 +40,10 @@ class Access {
 
   /// Looks up users and groups; waits for the system's directory service.
   /// @param unknown  gets a sentence for each name that is not found, which then grants nothing and
-  /// limits nobody; nullptr: such a name is an error
-  /// @return kNotFound: there is none of that name, or the directory does not answer; the message
-  /// has file, line and field.
+  /// limits nobody, and for each second quota of a user, which replaces the first; nullptr: these
+  /// are errors
+  /// @return kNotFound: there is none of that name, or the directory does not answer.
+  /// kInvalidArgument: a user has two quotas. The message has file, line and field.
   [[nodiscard]] static Result<Access> create(const DaemonConfig& config,
                                              std::vector<std::string>* unknown);
 

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "common/tls/certificate.hpp"
 #include "common/transport/driver_names.hpp"
@@ -66,6 +68,7 @@ class NetworkChecker {
     if (from_.has_ucx()) ucx();
     if (from_.has_etcd()) etcd();
     transport();
+    ports();
   }
 
  private:
@@ -73,6 +76,32 @@ class NetworkChecker {
     const auto* const descriptor = pb::DaemonConfig::descriptor()->FindFieldByName(field);
     const int index = descriptor->is_repeated() ? 0 : -1;
     out_.add(lines_.GetLocation(descriptor, index).line, field, message);
+  }
+
+  /// Each of this daemon's listeners has a port of its own. Names of hosts and interfaces are
+  /// compared as they are written: the start finds what is the same by another name.
+  void ports() {
+    std::vector<std::pair<std::string, TcpListen>> known;  // by field
+    const auto clash = [&known](const TcpListen& at) -> std::optional<std::string> {
+      for (const auto& [field, other] : known) {
+        const bool same_host =
+            other.host == at.host || is_wildcard(other.host) || is_wildcard(at.host);
+        const bool same_port = std::stoul(other.port) == std::stoul(at.port);
+        if (same_host && same_port && at.port != "0")
+          return "port " + at.port + " is that of " + field;
+      }
+      return std::nullopt;
+    };
+    if (config_.tcp_listen) known.emplace_back("tcp_listen", *config_.tcp_listen);
+    if (config_.http_listen) {
+      if (const auto why = clash(*config_.http_listen)) complain("http_listen", *why);
+      known.emplace_back("http_listen", *config_.http_listen);
+    }
+    for (int rail = 0; rail < from_.tcp_size(); ++rail) {
+      const TcpSettings& one = config_.tcp[static_cast<std::size_t>(rail)];
+      const auto why = clash({one.address.text, std::to_string(one.port)});
+      if (why) complain_of("tcp", "port", located("tcp", rail, "port", ""), *why);
+    }
   }
 
   void http() {

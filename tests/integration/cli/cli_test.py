@@ -417,14 +417,14 @@ class Doctor(unittest.TestCase):
 
     def test_a_port_and_a_folder_that_a_daemon_cannot_use_are_named(self):
         config = 'ddr_bytes: 67108864 segment_bytes: 8388608 unix_socket: "FOLDER/{}control.sock" insecure: true tcp_listen: "127.0.0.1:{}" tcp {{ port: {} }}'
-        with socket.create_server(("127.0.0.1", 0)) as other:
-            port = other.getsockname()[1]
-            checks = self.examine(config.format("none/", port, port))
+        with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+            port, second = one.getsockname()[1], other.getsockname()[1]
+            checks = self.examine(config.format("none/", port, second))
         self.assertEqual(checks["tcp_listen"]["state"], "failed")
         self.assertIn(f"127.0.0.1:{port}", checks["tcp_listen"]["found"])
         self.assertEqual(checks["tcp"]["state"], "failed")
         self.assertEqual(checks["control socket"]["state"], "failed")
-        checks = self.examine(config.format("", port, port))
+        checks = self.examine(config.format("", port, second))
         self.assertEqual(checks["tcp"]["state"], "ok")
         self.assertEqual(checks["tcp_listen"]["state"], "ok")
         self.assertEqual(checks["control socket"]["state"], "ok")

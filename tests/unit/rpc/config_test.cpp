@@ -205,6 +205,22 @@ TEST_CASE("config: listening over TCP needs TLS or insecure, on loopback too") {
         "file");
 }
 
+TEST_CASE("config: each listener of a daemon has a port of its own") {
+  const auto with = [](const std::string& more) {
+    const auto parsed = parse_daemon_config("ddr_bytes: 268435456 insecure: true\n" + more, "f");
+    return parsed ? std::string("accepted") : parsed.error().context();
+  };
+  const std::string control = "tcp_listen: \"127.0.0.1:7700\"\n";
+  CHECK(with(control + "tcp { port: 7700 }") == "f:3: tcp: port: port 7700 is that of tcp_listen");
+  CHECK(with(control + "tcp { port: 7701 }") == "accepted");
+  CHECK(with(control + "tcp { address: \"127.0.0.2\" port: 7700 }") == "accepted");
+  CHECK(with("tcp_listen: \"0.0.0.0:7700\"\ntcp { address: \"127.0.0.2\" port: 7700 }") ==
+        "f:3: tcp: port: port 7700 is that of tcp_listen");
+  CHECK(with(control + "http_listen: \"127.0.0.1:7700\"") ==
+        "f:3: http_listen: port 7700 is that of tcp_listen");
+  CHECK(with("tcp_listen: \"127.0.0.1:0\" http_listen: \"127.0.0.1:0\" tcp { }") == "accepted");
+}
+
 TEST_CASE("config: metrics are served on loopback, or with insecure anywhere") {
   const std::string with = "ddr_bytes: 268435456\nhttp_listen: ";
   for (const std::string host : {"127.0.0.1", "localhost", "[::1]"}) {
