@@ -8,6 +8,7 @@
 
 #include "client/api/c_handles.hpp"
 #include "client/include/hyperoffload/hyperoffload.h"
+#include "common/base/utf8.hpp"
 
 namespace {
 
@@ -38,6 +39,8 @@ static_assert(same(HO_OK, Errc::kOk) && same(HO_INVALID_ARGUMENT, Errc::kInvalid
                   same(HO_IO, Errc::kIo),
               "ho_status mirrors Errc");
 
+constexpr std::size_t kJobNameBytesMax = 255;  // the daemons' limit
+
 std::vector<std::string> split(std::string_view text) {
   std::vector<std::string> parts;
   while (!text.empty()) {
@@ -59,6 +62,9 @@ Result<ho::client::PoolOptions> read_options(const ho_connect_options& given) {
   if (known.pool == nullptr) return Error(Errc::kInvalidArgument, "options.pool is null");
   options.sessions.addresses = split(known.pool);
   options.sessions.name = known.name != nullptr ? known.name : "job";
+  if (ho::utf8_prefix(options.sessions.name, kJobNameBytesMax) != options.sessions.name) {
+    return Error(Errc::kInvalidArgument, "options.name is not up to 255 bytes of UTF-8");
+  }
   auto allowed = ho::client::parse_allowed(known.transport != nullptr ? known.transport : "auto");
   if (!allowed) return allowed.error();
   options.transport = std::move(*allowed);

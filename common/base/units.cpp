@@ -82,7 +82,7 @@ std::optional<std::uint64_t> parse_bytes(std::string_view text) {
   }
   std::uint64_t scale = 1;
   if (!unit.empty() && unit != "B") {
-    const std::size_t power = std::string_view("KMGT").find(unit[0]);
+    const std::size_t power = std::string_view("KMGTP").find(unit[0]);
     const std::string_view rest = std::string_view(unit).substr(1);
     if (power == std::string_view::npos || !(rest.empty() || rest == "B" || rest == "IB")) {
       return std::nullopt;

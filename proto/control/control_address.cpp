@@ -167,7 +167,9 @@ Result<UniqueFd> dial(const ControlAddress& address,
     if (!fd) return as_unreachable(fd.error(), "unix:" + address.path);
     return fd;
   }
-  const std::string where = "tcp:" + address.host + ":" + address.port;
+  const bool v6 = address.host.find(':') != std::string::npos;
+  const std::string where =
+      "tcp:" + (v6 ? "[" + address.host + "]" : address.host) + ":" + address.port;
   const auto names = resolve(address, deadline);
   if (!names) return names.error().at(where);
   Error last(Errc::kUnavailable, where + ": no address");

@@ -101,7 +101,7 @@ typedef struct ho_connect_options {
   size_t struct_bytes;     /* sizeof(ho_connect_options): lets the struct grow */
   const char* pool;        /* one or more control addresses, comma-separated: "unix:/run/x.sock",
                               "tcp:127.0.0.1:7700"; the first that answers names the other nodes */
-  const char* name;        /* the job's name, for display; may be NULL */
+  const char* name;        /* the job's name, for display: up to 255 bytes of UTF-8; may be NULL */
   const char* transport;   /* "auto" (also NULL), or the drivers that may be used: "local",
                               "tcp", "ucx", "ofi", "local,tcp". A single one is forced; drivers
                               that are not listed are forbidden */

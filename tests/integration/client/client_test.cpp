@@ -168,6 +168,16 @@ TEST_CASE("client: misuse is refused in words") {
   CHECK(ho_wait(pool.get(), 12345) == HO_NOT_FOUND);
   ho_free(pool.get(), memory);
   CHECK_THROWS_AS(hyperoffload::Pool({"unix:/nowhere.sock", "t", "auto", 0}), hyperoffload::Error);
+  for (const std::string& name :
+       {std::string(256, 'n'), std::string(5000, 'n'), std::string("\xff")}) {
+    ho_connect_options options{};
+    options.struct_bytes = sizeof options;
+    options.pool = nodes.address(0).c_str();
+    options.name = name.c_str();
+    ho_pool* refused = nullptr;
+    CHECK(ho_connect(&options, &refused) == HO_INVALID_ARGUMENT);
+    CHECK(std::string(ho_last_error()).find("up to 255 bytes of UTF-8") != std::string::npos);
+  }
   CHECK_THROWS_AS(hyperoffload::Pool({nodes.address(0), "t", "pigeon", 0}), hyperoffload::Error);
 }
 

@@ -73,6 +73,8 @@ TEST_CASE("units: sizes are parsed in binary units and refused if they do not fi
   CHECK(parse_bytes("1.5gib") == kGiB + kGiB / 2);
   CHECK(parse_bytes("0.25M") == kMiB / 4);
   CHECK(parse_bytes("7B") == 7U);
+  CHECK(parse_bytes("1PiB") == 1024 * 1024 * kGiB);
+  CHECK(parse_bytes("16384PiB") == std::nullopt);
   for (const char* text : {"", "K", "-1", "1X", "1KK", "1.", "1.K", " 1", "1 K", "99999999999999T",
                            "18446744073709551616"}) {
     INFO(text);

@@ -213,10 +213,11 @@ std::string plan_text(const AnalyzeAnswer& answer, const schedule::Schedule& pla
                            format_bytes(order.program_order_live_peak_bytes));
   }
   if (p.margin_bandwidth > 0) {
-    std::array<char, 96> text{};
+    std::array<char, 128> text{};
     std::snprintf(text.data(), text.size(),
-                  "stalls stay below 2 %% down to %.3g of the bandwidths, or with ops %.3g as long",
-                  p.margin_bandwidth, p.margin_op_time);
+                  "stalls stay below 2 %% down to %.3g %% of the bandwidths, or with ops that take "
+                  "%.3g %% of their time",
+                  p.margin_bandwidth * 100, p.margin_op_time * 100);
     facts.add("margin", text.data());
   }
   return facts.add("written", args.out).text(format);
