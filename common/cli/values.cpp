@@ -70,6 +70,39 @@ std::optional<MemorySize> parse_memory_size(std::string_view text) {
   return MemorySize{*bytes, 0};
 }
 
+namespace {
+
+template <typename Value>
+CLI::Option* add_whole(CLI::App& command, const std::string& name, Value& into,
+                       const std::string& help, Bounds<std::uint64_t> bounds) {
+  const auto parse = [bounds](const std::string& text) -> std::optional<std::uint64_t> {
+    std::uint64_t number = 0;
+    const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), number);
+    const bool whole = code == std::errc() && end == text.data() + text.size();
+    if (!whole || number < bounds.least || number > bounds.most) return std::nullopt;
+    return number;
+  };
+  return add_parsed(command, name, into, help, parse,
+                    "a whole number from " + std::to_string(bounds.least) + " to " +
+                        std::to_string(bounds.most))
+      ->type_name("N");
+}
+
+}  // namespace
+
+CLI::Option* add_count(CLI::App& command, const std::string& name, std::uint64_t& into,
+                       const std::string& help, Bounds<std::uint64_t> bounds) {
+  CLI::Option* const option = add_whole(command, name, into, help, bounds);
+  if (into != 0) option->default_str(std::to_string(into));
+  return option;
+}
+
+CLI::Option* add_count(CLI::App& command, const std::string& name,
+                       std::optional<std::uint64_t>& into, const std::string& help,
+                       Bounds<std::uint64_t> bounds) {
+  return add_whole(command, name, into, help, bounds);
+}
+
 CLI::Option* add_size(CLI::App& command, const std::string& name, std::uint64_t& into,
                       const std::string& help, Bounds<std::uint64_t> bounds) {
   const auto parse = [bounds](const std::string& text) {

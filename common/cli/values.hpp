@@ -35,6 +35,12 @@ struct Bounds {
 // error. `into` outlives the parser; its initial value is the default, which the help shows unless
 // it is 0.
 
+/// A whole number.
+CLI::Option* add_count(CLI::App& command, const std::string& name, std::uint64_t& into,
+                       const std::string& help, Bounds<std::uint64_t> bounds);
+CLI::Option* add_count(CLI::App& command, const std::string& name,
+                       std::optional<std::uint64_t>& into, const std::string& help,
+                       Bounds<std::uint64_t> bounds);
 /// A size in bytes: "4096", "64KiB".
 CLI::Option* add_size(CLI::App& command, const std::string& name, std::uint64_t& into,
                       const std::string& help, Bounds<std::uint64_t> bounds);

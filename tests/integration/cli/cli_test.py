@@ -404,6 +404,32 @@ class Sweep(Command):
         self.sweep("--device-memory", "60%", "--bandwidth", "1", "--report", self.path("no/such/folder.html"), code=2)
 
 
+class Values(unittest.TestCase):
+    def test_what_cannot_be_meant_is_refused_with_the_option_and_what_may_be(self):
+        counts = ("-1", "18446744073709551616", "1.5", "many")
+        for command, option, values, most in (
+                ("top", "--count", ("0", *counts), "1000000"), ("events", "--last", counts, "1000000"),
+                ("objects save x --out y", "--version", counts, "18446744073709551615"),
+                ("model llama-like --phase decode --out x", "--layers", ("0", *counts), "1000000000"),
+                ("model llama-like --phase decode --out x", "--context", ("0", *counts), "1000000000"),
+                ("model llama-like --phase decode --out x", "--device-flops", ("0", "1e300"), "1000 PFLOP/s"),
+                ("parallel-sweep --hardware x --devices 2", "--batch", counts, "1000000000"),
+                ("analyze x --hardware y --out z", "--align", ("-1", "0", "8GiB"), "4.00 GiB"),
+                ("analyze x --hardware y --out z", "--align", ("3", "96"), "power of two")):
+            for value in values:
+                with self.subTest(command=command, option=option, value=value):
+                    done = subprocess.run([PROGRAM, *command.split(), option, value], capture_output=True, text=True, check=False)
+                    self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
+                    self.assertIn(option, done.stderr)
+                    self.assertIn(most, done.stderr)
+                    self.assertLess(len(done.stderr), 300)
+
+    def test_an_address_of_ip_6_is_shown_as_it_is_written(self):
+        done = subprocess.run([PROGRAM, "status", "--pool", "tcp:[::1]:1"], capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 4, done)
+        self.assertIn("tcp:[::1]:1: ", done.stderr)
+
+
 class Doctor(unittest.TestCase):
     def examine(self, config):
         with tempfile.TemporaryDirectory(prefix="ho-doctor-") as folder:

@@ -15,6 +15,7 @@
 #include "common/base/json.hpp"
 #include "common/base/units.hpp"
 #include "common/cli/layout.hpp"
+#include "common/cli/values.hpp"
 #include "common/layout/layout.hpp"
 #include "proto/files/convert.hpp"
 #include "proto/files/file.hpp"
@@ -377,7 +378,8 @@ void add_objects_save(Program& program, CLI::App& objects, const PoolOptions& de
   command.add_option("--out", args->out, "a new or empty folder, for a file of each rank")
       ->type_name("FOLDER")
       ->required();
-  command.add_option("--version", args->version, "which one (default: the newest)")->type_name("N");
+  add_count(command, "--version", args->version, "which one (default: the newest)",
+            {0, UINT64_MAX});
   command
       .add_option("--mesh", args->mesh,
                   "ranks that read, as \"2x4:dp,tp\" (default: one, which has everything)")

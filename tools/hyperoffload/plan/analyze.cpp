@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <chrono>
 #include <cstdio>
 #include <memory>
@@ -10,6 +11,7 @@
 #include "common/base/json.hpp"
 #include "common/base/units.hpp"
 #include "common/cli/layout.hpp"
+#include "common/model/check_graph.hpp"
 #include "proto/files/convert.hpp"
 #include "proto/files/file.hpp"
 #include "tools/analyzer/analyzer.hpp"
@@ -278,6 +280,10 @@ Result<analyzer::BudgetFound> plan(Console& console, const AnalyzeArguments& arg
   }
   const auto budget = budget_of(args, graph, hardware);
   if (!budget) return budget.error();
+  if (*budget == 0 || *budget > kBytesMax) {
+    return bad_input("--device-memory: " + std::to_string(*budget) + " is not in 1 .. " +
+                     std::to_string(kBytesMax));
+  }
   auto outcome =
       analyzer::analyze(graph, hardware, {*budget, args.align_bytes, *copies, args.keep_order});
   if (!outcome) return outcome.error();
@@ -328,6 +334,10 @@ Result<Hardware> measure(Console& console, const AnalyzeArguments& args) {
 }
 
 int run_analyze(Console& console, const AnalyzeArguments& args) {
+  if (!std::has_single_bit(args.align_bytes)) {
+    return console.refuse(
+        bad_input("--align: " + std::to_string(args.align_bytes) + " is not a power of two"));
+  }
   Files files{{args.graph}, {args.out, args.report, args.trace, args.graph_out}};
   if (!args.hardware.empty()) files.inputs.push_back(args.hardware);
   files.inputs.insert(files.inputs.end(), args.op_times.begin(), args.op_times.end());
@@ -434,10 +444,8 @@ void add_analyze(Program& program, const PoolOptions& defaults) {
       .add_option("--graph-out", args->graph_out,
                   "also write the graph with the measured durations, for verify --graph")
       ->type_name("FILE");
-  command
-      .add_option("--align", args->align_bytes, "device offsets are multiples of this power of two")
-      ->type_name("BYTES")
-      ->capture_default_str();
+  add_size(command, "--align", args->align_bytes,
+           "device offsets are multiples of this power of two", {1, 4 * kGiB});
   add_ranks_per_node(command, args->ranks_per_node);
   command
       .add_option(

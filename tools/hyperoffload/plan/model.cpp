@@ -45,11 +45,9 @@ void add_model(Program& program) {
                                   "A decoder with grouped-query attention and SwiGLU, or experts",
                                   [args](Console& console) { return run_model(console, *args); });
   add_model_options(command, args->words).front()->required();
-  command
-      .add_option("--context", args->words.model.context,
-                  "tokens per sequence: prompt, cache at the step's end, or training sequence")
-      ->type_name("N")
-      ->capture_default_str();
+  add_count(command, "--context", args->words.model.context,
+            "tokens per sequence: prompt, cache at the step's end, or training sequence",
+            {1, kModelNumberMax});
   command.add_option("--out", args->out, "the graph to write: .json, .textproto or .pb")
       ->type_name("FILE")
       ->required();

@@ -1,6 +1,5 @@
 #include "tools/hyperoffload/plan/model_options.hpp"
 
-#include <limits>
 #include <map>
 
 #include "common/cli/values.hpp"
@@ -16,17 +15,16 @@ const std::map<std::string, models::Phase>& phases() {
   return known;
 }
 
-/// Adds an option for a number. The help shows no default for 0.
+/// Adds an option for a number, which may be 0 where that is the default.
 CLI::Option* add_number(CLI::App& command, const char* name, std::uint64_t& into,
                         const char* help) {
-  CLI::Option* const option = command.add_option(name, into, help)->type_name("N");
-  return into == 0 ? option : option->capture_default_str();
+  return add_count(command, name, into, help, {into == 0 ? 0U : 1U, kModelNumberMax});
 }
 
 }  // namespace
 
 std::vector<CLI::Option*> add_model_sizes(CLI::App& command, models::LlamaLike& model) {
-  const Bounds<double> any{1, std::numeric_limits<double>::max()};
+  const Bounds<double> any{1, 1e18};
   return {
       add_number(command, "--layers", model.layers, "layers"),
       add_number(command, "--hidden", model.hidden, "width of the residual stream"),

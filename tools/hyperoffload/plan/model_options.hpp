@@ -1,12 +1,16 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "tools/models/llama_like.hpp"
 
 namespace ho::cli {
+
+/// The largest size of a model that is read.
+inline constexpr std::uint64_t kModelNumberMax = 1'000'000'000;
 
 /// A model, given on the command line.
 struct ModelWords {

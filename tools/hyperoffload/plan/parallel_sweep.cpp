@@ -308,13 +308,11 @@ void add_parallel_sweep(Program& program) {
   command.add_option("--hardware", args->hardware, "the machine: .json, .textproto or .pb")
       ->type_name("FILE")
       ->required();
-  command.add_option("--context", args->model.context, "tokens of a training sequence")
-      ->type_name("N")
-      ->capture_default_str();
-  command
-      .add_option("--batch", args->batch,
-                  "sequences of a step, of all devices (default: one micro-batch a device)")
-      ->type_name("N");
+  add_count(command, "--context", args->model.context, "tokens of a training sequence",
+            {1, kModelNumberMax});
+  add_count(command, "--batch", args->batch,
+            "sequences of a step, of all devices (default: one micro-batch a device)",
+            {1, kModelNumberMax});
   command.add_option("--micro-batch", args->model.batch, "sequences of one pass")
       ->type_name("N")
       ->check(CLI::Range(std::uint64_t{1}, kDevicesMax))

@@ -226,7 +226,7 @@ void add_events(Program& program, const PoolOptions& defaults) {
       ->delimiter(',')
       ->check(
           CLI::IsMember(std::vector<std::string>(kEventKindNames.begin(), kEventKindNames.end())));
-  added.add_option("--last", options->last, "how many of the past to show")->capture_default_str();
+  add_count(added, "--last", options->last, "how many of the past to show", {0, 1'000'000});
   add_time(added, "--interval", options->interval, "with --follow, time between two looks",
            {std::chrono::milliseconds(100), std::chrono::hours(1)});
   add_pool_options(added, options->pool);

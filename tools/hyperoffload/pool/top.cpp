@@ -274,8 +274,8 @@ void add_top(Program& program, const PoolOptions& defaults) {
                   [options](Console& console) { return run_top(console, *options); });
   add_time(added, "--interval", options->interval, "time between two looks",
            {std::chrono::milliseconds(100), std::chrono::hours(1)});
-  added.add_option("--count", options->count,
-                   "tables to print (default: one; on a terminal, until q)");
+  add_count(added, "--count", options->count,
+            "tables to print (default: one; on a terminal, until q)", {1, 1'000'000});
   add_pool_options(added, options->pool);
   set_manual(
       added,
