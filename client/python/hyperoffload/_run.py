@@ -14,7 +14,6 @@ import torch
 
 from . import _library
 from ._analyze import room_to_measure
-from ._collectives import watch_hidden
 from ._compiled import refuse_compiled
 from ._demand import Demand
 from ._devices import device_of
@@ -27,14 +26,12 @@ from ._meter import Meter
 from ._notice import Notice, notice_of
 from ._plan import Plan, plan_of
 from ._plans import PLANS_MAX, RECORD, Plans, signature_of
+from ._readers import Readers
 from ._replay import Replay, State, steps_calls
 from ._saving import bring_all, watch_saves
 from ._script import said_call
-from ._step import bytes_of, storage_of, tensors_of
+from ._step import bytes_of, tensors_of
 
-# Methods of tensors that use memory without an operator; pickle: by torch.save(). numpy() keeps it.
-_READERS = ("tolist", "__deepcopy__", "numpy")
-_KEEPERS = ("numpy",)
 # Steps that are recorded: the first makes the optimizer's states, the second is as all later ones; with
 # DistributedDataParallel, which makes its buckets anew in its second step, the third.
 _RECORDED, _RECORDED_PARALLEL = 2, 3
@@ -105,32 +102,35 @@ class Run:
             raise RuntimeError("a run is entered once; call fit() again")
         if Run._entered is not None:
             raise RuntimeError("another run has not ended: one fit() at a time in a process")
-        with self._guard, contextlib.ExitStack() as stack:
-            self._guard.install(stack)
-            stack.callback(setattr, Run, "_entered", None)
-            Run._entered = self
-            self._pool = _library.Pool(self._address, "pytorch", **self._pool_options)
-            stack.callback(self._pool.close)
-            self._demand = Demand(self._pool, self._device, self._meter, self._limit, self._copies)
-            stack.push(self._end)
-            self._show_model()
-            replace(stack, self._optimizer, "step", self._after_step)
-            watch_saves(stack, self._demand, self._guard, self._leave_step)
-            for method in _READERS:
-                replace(stack, torch.Tensor, method, self._with_values)
-            watch_hidden(stack, self._with_lent)
-            replace(stack, torch.nn.parallel.DistributedDataParallel, "forward", self._in_parallel)
-            refuse_compiled(stack, self._demand.is_paused)
-            self._device.keep_stream(stack, self._demand.is_paused)
-            self._mode.call = self._on_demand
-            if self._plan_given is not None:
-                self._apply()
-            elif self._replan != "never":
-                self._recorder = RunRecorder(self._model, self._optimizer, self._demand)
-                self._record()
-            stack.enter_context(self._mode)
-            self._ended_at = time.perf_counter()
-            self._stack = stack.pop_all()
+        try:
+            with self._guard, contextlib.ExitStack() as stack:
+                self._guard.install(stack)
+                stack.callback(setattr, Run, "_entered", None)
+                Run._entered = self
+                self._pool = _library.Pool(self._address, "pytorch", **self._pool_options)
+                stack.callback(self._pool.close)
+                self._demand = Demand(self._pool, self._device, self._meter, self._limit, self._copies)
+                stack.push(self._end)
+                self._show_model()
+                replace(stack, self._optimizer, "step", self._after_step)
+                watch_saves(stack, self._demand, self._guard, self._leave_step)
+                Readers(stack, self._demand, self._guard, self._replay_in_step, self._leave_step)
+                replace(stack, torch.nn.parallel.DistributedDataParallel, "forward", self._in_parallel)
+                refuse_compiled(stack, self._demand.is_paused)
+                self._device.keep_stream(stack, self._demand.is_paused)
+                self._mode.call = self._on_demand
+                if self._plan_given is not None:
+                    self._apply()
+                elif self._replan != "never":
+                    self._recorder = RunRecorder(self._model, self._optimizer, self._demand)
+                    self._record()
+                stack.enter_context(self._mode)
+                self._ended_at = time.perf_counter()
+                self._stack = stack.pop_all()
+        except BaseException as error:
+            # The guard's end runs handlers that have waited. If one raises, Python does not call __exit__().
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
         return self
 
     def _show_model(self):
@@ -379,30 +379,17 @@ class Run:
 
     # For the script.
 
-    def _with_values(self, original, tensor, *args, **kwargs):
-        """A method that reads a tensor's memory: its value is brought first."""
-        tensors = tensors_of((tensor,), None)
-        with self._guard, contextlib.ExitStack() as after:
-            if not (self._replay is not None and self._replay.state is State.IN_STEP and self._replay.fill(
-                    tensors, None if original.__name__ in _KEEPERS else after)):
-                self._leave_step(f"{original.__name__}() of a tensor that is away")
-                self._demand.bring(tensors)
-            return original(tensor, *args, **kwargs)
-
     def _in_parallel(self, original, *args, **kwargs):
         self._recorded_count = _RECORDED_PARALLEL
         return original(*args, **kwargs)
 
-    def _with_lent(self, original, group, *args, **kwargs):
-        """A collective that the mode does not see: other threads may use its tensors until PyTorch frees them."""
-        with self._guard:
-            self._leave_step(f"{original.__name__}() of a process group does not come to HyperOffload")
-            self._demand.lend(tensors_of(args, kwargs))
-            return original(group, *args, **kwargs)
+    def _replay_in_step(self):
+        return self._replay if self._replay is not None and self._replay.state is State.IN_STEP else None
 
     def _leave_step(self, cause):
-        if self._replay is not None and self._replay.state is State.IN_STEP:
-            self._replay.depart(cause)
+        replay = self._replay_in_step()
+        if replay is not None:
+            replay.depart(cause)
 
     @contextlib.contextmanager
     def paused(self) -> Iterator["Run"]:
@@ -418,14 +405,16 @@ class Run:
         """
         if Run._entered is not self:
             raise RuntimeError("the run has not begun" if self._demand is None else "the run has ended")
-        with self._guard:
-            self._leave_step("paused within a step")
-            self._demand.pause()
-        try:
+        with contextlib.ExitStack() as stack:
+            with self._guard:  # its end may raise, as in __enter__()
+                self._leave_step("paused within a step")
+                self._demand.pause()
+                stack.callback(self._resume)
             yield self
-        finally:
-            with self._guard:
-                self._demand.resume()
+
+    def _resume(self):
+        with self._guard:
+            self._demand.resume()
 
     def _copies_held(self):
         now = self._demand.runtime.counters()

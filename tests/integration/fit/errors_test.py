@@ -99,6 +99,44 @@ class Errors(support.WithDaemon):
                 self.assertEqual(said.getvalue(), "")
         self.assertGreater(interrupted, 10)
 
+    def test_ctrl_c_while_a_run_begins_or_pauses_leaves_all_values(self):
+        class Interrupting(torch.nn.Sequential):
+            """Where fit() asks for the buffers while it is set, Ctrl-C comes."""
+
+            is_set = False
+
+            def buffers(self, *args):
+                if self.is_set:
+                    self.is_set = False
+                    signal.raise_signal(signal.SIGINT)
+                return super().buffers(*args)
+
+        numpy, handler, script = torch.Tensor.numpy, signal.getsignal(signal.SIGINT), Script()
+        model = script.model = Interrupting(*script.model)
+        values = [value.clone() for value in model.parameters()]
+        model.is_set = True
+        with self.assertRaises(KeyboardInterrupt), script.fit(self.pool, device_memory="45%"):
+            self.fail("the block runs")
+        self.assertTrue(all(map(torch.equal, values, model.parameters())))
+        self.assertIs(signal.getsignal(signal.SIGINT), handler)
+        self.assertIs(torch.Tensor.numpy, numpy)
+
+        with script.fit(self.pool, device_memory="45%") as run:
+            for _ in range(4):
+                script.step()
+            pause = run._demand.pause
+            run._demand.pause = lambda: (pause(), signal.raise_signal(signal.SIGINT))
+            with self.assertRaises(KeyboardInterrupt), run.paused():
+                self.fail("the block runs")
+            del run._demand.pause
+            self.assertFalse(run._demand.is_paused())
+            for _ in range(4):
+                script.step()
+        plain = Script()
+        for _ in range(8):
+            plain.step()
+        self.assertEqual(plain.losses, script.losses)
+
 
 if __name__ == "__main__":
     unittest.main()
