@@ -6,6 +6,8 @@ does not know runs this way: evaluation, steps of another shape, values that out
 """
 
 import collections
+import os
+import threading
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -13,6 +15,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from . import _library
 from ._collectives import communicates, is_point_to_point, wait_for, works_in
 from ._meter import Meter, gone_of
+from ._script import where
 from ._step import (list_length, new_bytes_of, split, storage_of, tensors_in, tensors_of,
                     written_in)
 
@@ -71,6 +74,7 @@ class Demand:
         self.works = []  # other threads do them on tensors that may leave, but not before they end
         self.marks = None  # None, or a list for a pair of device.mark()s around each call, without its transfers
         self._resize = device.resize
+        self._process, self._thread = os.getpid(), threading.get_ident()
         self.runtime = (None if pool is None
                         else _library.Runtime(pool, self._take, self._drop, copies, device))
 
@@ -155,14 +159,31 @@ class Demand:
             self._bring([loose])
             loose.stays = True
 
-    def lend(self, tensors):
-        """Another thread may use and change tensors from now on, and no operator says so."""
-        self.bring(tensors)
-        for storage in [storage for storage in map(storage_of, tensors) if storage is not None]:
-            self.stay(storage)
-            loose = self._loose.get(storage._cdata)
-            if loose is not None and loose.held is not None:
+    def lend(self, storages):
+        """Others may use and change what storages hold from now on, and no operator says so."""
+        lent = [(storage, self._loose[storage._cdata]) for storage in storages
+                if storage is not None and storage._cdata in self._loose]
+        self._bring([loose for _, loose in lent])
+        for storage, loose in lent:
+            loose.stays = True
+            if loose.held is not None:
                 self.adopt(loose.held, storage)
+
+    def knows(self, storage):
+        return storage._cdata in self._loose
+
+    def is_ours(self, storages):
+        """Whether the run's thread calls. Not so in processes that were forked, where nothing moves. Raises
+        RuntimeError where another thread is about to use storages that may leave meanwhile, or to move them."""
+        if os.getpid() != self._process:
+            return False
+        if self.device.is_accelerator or threading.get_ident() == self._thread:
+            return True  # backward() of an accelerator has a thread of its own, and waits
+        used = [self._loose[storage._cdata] for storage in storages if storage is not None and self.knows(storage)]
+        if self.paused or all(loose.stays and loose.storage().is_shared() for loose in used):
+            return False
+        raise RuntimeError(f"another thread than the run's uses a tensor of the run at {where()}: give it a copy that "
+                           "the run's thread has made, or wait for the thread within run.paused()")
 
     def hand_over(self, function, tensors, result, moves=False):
         """Another thread works on what an operator took. moves: a plan moves some of it."""

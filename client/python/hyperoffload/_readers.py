@@ -1,42 +1,109 @@
-"""Methods of PyTorch that use the memory of tensors without an operator: its value is brought first."""
+"""Functions of PyTorch that use the memory of tensors without an operator: their values are brought first."""
 
 import contextlib
+import multiprocessing.queues
+import sys
 
 import torch
 
 from ._collectives import watch_hidden
 from ._hooks import replace
-from ._step import tensors_of
+from ._saving import storages_in
+from ._step import storage_of, tensors_of
 
-# Methods of tensors that use memory without an operator; pickle: by torch.save(). numpy() keeps it.
+# Methods of tensors that read memory while they run. numpy() keeps it: PyTorch does not resize it then.
 _READERS = ("tolist", "__deepcopy__", "numpy")
-_KEEPERS = ("numpy",)
+# Those that hand it out for any use: other processes and libraries have it from then on.
+_LENDERS = ("storage", "untyped_storage", "__dlpack__")
+# Those that do so for pickle, which then saves what it has by torch.save().
+_NAMERS = ("__reduce_ex__",)
+# Methods of storages that give them other memory, which processes share.
+_MOVERS = ("_share_fd_cpu_", "_share_filename_cpu_")
+
+
+def _names_of(function):
+    """(module, name) of all modules that have a function."""
+    return [(module, name) for module in list(sys.modules.values())
+            for name, value in list(getattr(module, "__dict__", {}).items()) if value is function]
 
 
 class Readers:
-    """Stands before such methods until `stack` ends. replay_in_step(): the Replay if a step runs under its plan,
-    else None. leave_step(cause) ends the plan's part in a step."""
+    """Stands before such functions until `stack` ends. replay_in_step(): the Replay if a step runs under its
+    plan, else None. leave_step(cause) ends the plan's part in a step."""
 
     def __init__(self, stack, demand, guard, replay_in_step, leave_step):
         self._demand, self._guard = demand, guard
         self._replay_in_step, self._leave_step = replay_in_step, leave_step
-        for method in _READERS:
-            replace(stack, torch.Tensor, method, self._with_values)
+        for names, around in ((_READERS, self._with_values), (_LENDERS, self._lending), (_NAMERS, self._naming)):
+            for name in names:
+                if hasattr(torch.Tensor, name):
+                    replace(stack, torch.Tensor, name, around)
+        # Scripts import it by name: from torch.utils.dlpack import to_dlpack.
+        for module, name in _names_of(torch._C._to_dlpack):
+            replace(stack, module, name, self._lending)
+        for name in _MOVERS:
+            replace(stack, torch.UntypedStorage, name, self._moving)
+        for queue in (multiprocessing.queues.Queue, multiprocessing.queues.JoinableQueue):
+            replace(stack, queue, "put", self._putting)
         watch_hidden(stack, self._with_lent)
 
     def _with_values(self, original, tensor, *args, **kwargs):
-        """A method that reads a tensor's memory: its value is brought first."""
+        """A method that reads a tensor's memory."""
         tensors = tensors_of((tensor,), None)
+        if not self._demand.is_ours(map(storage_of, tensors)):
+            return original(tensor, *args, **kwargs)
         with self._guard, contextlib.ExitStack() as after:
             replay = self._replay_in_step()
-            if replay is None or not replay.fill(tensors, None if original.__name__ in _KEEPERS else after):
+            if replay is None or not replay.fill(tensors, None if original.__name__ == "numpy" else after):
                 self._leave_step(f"{original.__name__}() of a tensor that is away")
                 self._demand.bring(tensors)
             return original(tensor, *args, **kwargs)
+
+    def _naming(self, original, tensor, *args, **kwargs):
+        with self._guard:  # _lending() lets pass what the package does itself
+            return original(tensor, *args, **kwargs)
+
+    def _lending(self, original, tensor, *args, **kwargs):
+        """Others have a tensor's memory from now on, and may read and change it. In a block of paused(), and for
+        torch.save(), a storage is for the time of that alone."""
+        storages = [storage_of(each) for each in tensors_of((tensor,), None)]
+        name = original.__name__
+        if (self._guard.inside or (self._demand.is_paused() and name in ("storage", "untyped_storage"))
+                or not self._demand.is_ours(storages)):
+            return original(tensor, *args, **kwargs)
+        with self._guard:
+            self._lend(storages, name)
+            return original(tensor, *args, **kwargs)
+
+    def _lend(self, storages, name):
+        replay = self._replay_in_step()
+        if replay is not None and any(replay.name_of(storage) for storage in storages if storage is not None):
+            self._leave_step(f"{name}() of a tensor that the plan moves")
+        self._demand.lend(storages)
+
+    def _moving(self, original, storage, *args, **kwargs):
+        if not self._demand.is_ours([storage]):
+            return original(storage, *args, **kwargs)
+        with self._guard:
+            self._lend([storage], "share_memory_")
+            result = original(storage, *args, **kwargs)
+            self._demand.lend([storage])  # its address is another one now
+            return result
+
+    def _putting(self, original, queue, value, *args, **kwargs):
+        """A thread of the queue's is about to read what is in a value: it finds it in memory that processes
+        share, where it does not move."""
+        storages = []
+        if self._demand.is_ours(()):
+            with contextlib.suppress(Exception):  # the queue says what cannot be pickled
+                storages = storages_in(value)
+        for storage in filter(self._demand.knows, storages):
+            storage.share_memory_()
+        return original(queue, value, *args, **kwargs)
 
     def _with_lent(self, original, group, *args, **kwargs):
         """A collective that the mode does not see: other threads may use its tensors until PyTorch frees them."""
         with self._guard:
             self._leave_step(f"{original.__name__}() of a process group does not come to HyperOffload")
-            self._demand.lend(tensors_of(args, kwargs))
+            self._demand.lend(map(storage_of, tensors_of(args, kwargs)))
             return original(group, *args, **kwargs)

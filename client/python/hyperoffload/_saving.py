@@ -1,6 +1,7 @@
 """All values at a time on the device: for torch.save(), which needs what it saves, and at the end of a run."""
 
 import contextlib
+import pickle
 import warnings
 
 import torch
@@ -18,7 +19,7 @@ class _Nowhere:
         return len(data)
 
 
-def _storages_in(value, pickle_module, protocol):
+def storages_in(value, pickle_module=pickle, protocol=pickle.HIGHEST_PROTOCOL):
     """Untyped storages of all tensors in a value, as torch.save() finds them: by pickling all else."""
     found = {}
 
@@ -92,13 +93,14 @@ def watch_saves(stack, demand, guard, leave_step):
         is_held = False
         try:
             with guard:  # Ctrl-C comes up at its end
-                storages = [storage for storage in _storages_in(value, pickle_module, protocol)
+                storages = [storage for storage in storages_in(value, pickle_module, protocol)
                             if storage.device == demand.device.where]
-                if storages:
-                    leave_step("torch.save() within a step")
-                with _all_fits(demand.device):
-                    demand.hold(storages)
-                is_held = True
+                if demand.is_ours(storages):
+                    if storages:
+                        leave_step("torch.save() within a step")
+                    with _all_fits(demand.device):
+                        demand.hold(storages)
+                    is_held = True
             return original(value, file, pickle_module, protocol, *others, **named)
         finally:
             if is_held:

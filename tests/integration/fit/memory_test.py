@@ -1,0 +1,153 @@
+"""Scripts under hyperoffload.fit() that use the memory of tensors without operators, with a real daemon.
+
+Usage: see support.py.
+"""
+
+import contextlib
+import copy
+import io
+import threading
+import unittest
+
+import support  # first: it finds PyTorch and the package
+import numpy
+import torch
+import torch.multiprocessing
+from torch.utils.dlpack import from_dlpack, to_dlpack  # before fit() begins
+
+import hyperoffload
+
+WIDTH = 64
+CONTEXT = torch.multiprocessing.get_context("fork")
+
+
+class Script:
+    """Trains a small network. use(script, tensor): of a weight and its optimizer's state in some steps, within or
+    between them; it returns numbers, which are compared."""
+
+    def __init__(self, use=None, within=False):
+        torch.manual_seed(3)
+        self.model = torch.nn.Sequential(*[torch.nn.Linear(WIDTH, WIDTH) for _ in range(6)])
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), 1e-3)
+        self.use, self.within = use, within
+        self.seen, self.kept, self.run = [], [], None
+
+    def train(self, steps=9):
+        for step in range(steps):
+            loss = self.model(torch.randn(16, WIDTH)).square().mean()
+            self.optimizer.zero_grad()
+            loss.backward()
+            if self.within:
+                self.uses(step)
+            self.optimizer.step()
+            self.seen.append(loss.item())
+            if not self.within:
+                self.uses(step)
+        return self
+
+    def uses(self, step):
+        if self.use is not None and step in (4, 6):
+            for layer in (1, 3):
+                weight = self.model[layer].weight
+                self.seen.append(self.use(self, weight.detach()))
+                self.seen.append(self.use(self, self.optimizer.state[weight]["exp_avg"]))
+
+    def fit(self, pool, memory="45%", **options):
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said), hyperoffload.fit(
+                self.model, self.optimizer, device_memory=memory, pool=pool, **options) as self.run:
+            self.train()
+        return self
+
+
+def answer(get, put):
+    put(get().double().sum().item())
+
+
+def by_queue(make):
+    """Sends a tensor to another process, and returns what that finds."""
+    def use(_, tensor):
+        there, back = make(), CONTEXT.SimpleQueue()
+        get, put = (there[0].recv, there[1].send) if isinstance(there, tuple) else (there.get, there.put)
+        process = CONTEXT.Process(target=answer, args=(get, back.put))
+        process.start()
+        put(tensor)
+        found = back.get()
+        process.join()
+        return found
+    return use
+
+
+def keeping(convert):
+    """Reads what a tensor's memory was converted to, also in later steps."""
+    def use(script, tensor):
+        script.kept.append(convert(tensor))
+        return [float(each.sum()) for each in script.kept]
+    return use
+
+
+def fill(_, tensor):
+    tensor.storage().fill_(0.01)
+    return tensor.sum().item()
+
+
+WAYS = {
+    "a simple queue": by_queue(CONTEXT.SimpleQueue), "a queue": by_queue(CONTEXT.Queue),
+    "a pipe": by_queue(CONTEXT.Pipe),
+    "shared memory": lambda _, tensor: tensor.share_memory_().sum().item(),
+    "numpy by dlpack": keeping(numpy.from_dlpack),
+    "to_dlpack": keeping(lambda tensor: from_dlpack(to_dlpack(tensor))),
+    "an item": lambda _, tensor: tensor.storage()[5],
+    "sizes": lambda _, tensor: (len(tensor.storage()), tensor.storage().nbytes()),
+    "a copy": lambda _, tensor: copy.deepcopy(tensor.storage())[7],
+    "a tensor of a storage": lambda _, tensor: torch.empty(0).set_(tensor.storage(), 0, tensor.shape).sum().item(),
+    "fill_": fill}
+
+
+class Memory(support.WithDaemon):
+    def check(self, make, **options):
+        plain, ours = make().train(), make().fit(self.pool, **options)
+        self.assertEqual(plain.seen, ours.seen)
+        for one, other in zip(plain.model.parameters(), ours.model.parameters()):
+            self.assertTrue(torch.equal(one, other))
+        return ours
+
+    def test_memory_that_others_get_is_brought_and_stays(self):
+        for name, use in WAYS.items():
+            for within in (False, True):
+                with self.subTest(name, within=within):
+                    ours = self.check(lambda use=use, within=within: Script(use, within))
+                    # A step is left only where memory is handed out within it.
+                    self.assertEqual(ours.run.stats()["departures"], 2 if within else 0, ours.run.summary())
+        self.assertFalse(hasattr(torch.Tensor.storage, "__wrapped__"))
+        self.assertIs(to_dlpack, torch._C._to_dlpack)
+
+    def test_another_thread_is_refused(self):
+        def use(script, tensor):
+            if script.run is None:
+                return "RuntimeError"
+            raised = []
+
+            def read():
+                try:
+                    tensor.tolist()
+                except RuntimeError as error:
+                    raised.append(str(error))
+
+            def run():
+                thread = threading.Thread(target=read)
+                thread.start()
+                thread.join()
+
+            run()
+            self.assertRegex(raised.pop(), r"another thread than the run's uses a tensor of the run at .*memory_test")
+            with script.run.paused():
+                run()
+            self.assertEqual(raised, [])
+            return "RuntimeError"
+
+        self.check(lambda: Script(use))
+
+
+if __name__ == "__main__":
+    unittest.main()
