@@ -17,6 +17,7 @@ from ._demand import BYTES_MIN, Demand
 from ._devices import Device, device_of
 from ._hooks import mode_of, replace
 from ._meter import Meter
+from ._resizable import make_resizable
 from ._step import bytes_of, returns_operands, storage_of, takes_lists, tensors_of
 from .recorder import Recorder
 
@@ -132,13 +133,19 @@ class RunRecorder(StepRecorder):
         self._demand.fixed.restart()
 
 
-def show_model(model, optimizer, demand):
-    """Tells `demand` what exists of a model and its optimizer: it may leave."""
+def tensors_of_job(model, optimizer):
+    """All tensors that exist of a model and its optimizer."""
     states = [value for state in optimizer.state.values() if isinstance(state, dict)
               for value in state.values()] if optimizer is not None else []
     gradients = [parameter.grad for parameter in model.parameters()]
-    for tensor in (*model.parameters(), *model.buffers(), *gradients, *states):
-        storage = storage_of(tensor) if isinstance(tensor, torch.Tensor) else None
+    return [each for each in (*model.parameters(), *model.buffers(), *gradients, *states)
+            if isinstance(each, torch.Tensor)]
+
+
+def show_model(model, optimizer, demand):
+    """Tells `demand` what exists of a model and its optimizer: it may leave."""
+    for tensor in tensors_of_job(model, optimizer):
+        storage = storage_of(tensor)
         if storage is not None and tensor.device == demand.device.where:
             demand.add(storage)
 
@@ -343,6 +350,7 @@ def record(step: Callable[[], Any], model: torch.nn.Module | None = None,
 
     peaks = []
     with contextlib.ExitStack() as stack:
+        make_resizable(tensors_of_job(model, optimizer), device)
         if optimizer is not None:
             replace(stack, optimizer, "step", end)
         refuse_compiled(stack, lambda: False)

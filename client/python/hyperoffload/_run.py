@@ -19,7 +19,7 @@ from ._demand import Demand
 from ._devices import device_of
 from ._drift import Drift
 from ._figures import events_of, lines_of
-from ._graph import Graph, RunRecorder, show_model, storages_by_name
+from ._graph import Graph, RunRecorder, show_model, storages_by_name, tensors_of_job
 from ._hooks import mode_of, replace
 from ._interrupts import Guard
 from ._meter import Meter
@@ -29,6 +29,7 @@ from ._plans import PLANS_MAX, RECORD, Plans, signature_of
 from ._readers import Readers
 from ._replay import Replay, State, steps_calls
 from ._saving import bring_all, watch_saves
+from ._resizable import make_resizable
 from ._script import said_call
 from ._step import bytes_of, tensors_of
 
@@ -135,6 +136,7 @@ class Run:
 
     def _show_model(self):
         """What exists already may leave, and does at once what is too much."""
+        make_resizable(tensors_of_job(self._model, self._optimizer), self._device)
         show_model(self._model, self._optimizer, self._demand)
         # Each step holds at least the parameters and their gradients.
         self._plain_bytes = max(self._plain_bytes, self._meter.bytes + sum(

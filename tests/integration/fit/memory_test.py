@@ -122,6 +122,25 @@ class Memory(support.WithDaemon):
         self.assertFalse(hasattr(torch.Tensor.storage, "__wrapped__"))
         self.assertIs(to_dlpack, torch._C._to_dlpack)
 
+    def test_what_torch_load_gave_may_leave(self):
+        def make():
+            script, file = Script(), io.BytesIO()
+            script.train(2)
+            torch.save([script.model, script.optimizer], file)
+            file.seek(0)
+            script.model, script.optimizer = torch.load(file)
+            script.rows = script.model[1].weight.detach()[1:]
+            script.array = numpy.ones(WIDTH * WIDTH + 8, numpy.float32)
+            script.model[2].weight.data = torch.from_numpy(script.array[8:].reshape(WIDTH, WIDTH))
+            return script
+
+        ours = self.check(make)
+        stats = ours.run.stats()
+        self.assertEqual(stats["planned_steps"], 7, ours.run.summary())
+        self.assertLessEqual(stats["peak_allocated_bytes"], 1.02 * stats["budget_bytes"])
+        self.assertEqual(ours.rows.data_ptr(), ours.model[1].weight[1:].data_ptr())
+        self.assertEqual(ours.array[8:].tolist(), ours.model[2].weight.flatten().tolist())
+
     def test_another_thread_is_refused(self):
         def use(script, tensor):
             if script.run is None:

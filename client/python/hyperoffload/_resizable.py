@@ -1,0 +1,82 @@
+"""Gives a job's tensors memory that PyTorch can resize, where they have other, as all that torch.load() gives."""
+
+import array
+import contextlib
+import ctypes
+import gc
+import mmap
+import sys
+
+import torch
+
+from ._demand import BYTES_MIN
+from ._step import storage_of
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+# Objects, beside arrays of numpy, whose memory a tensor may share.
+_BUFFERS = (bytearray, memoryview, mmap.mmap, array.array)
+
+
+def make_resizable(tensors, device):
+    """Moves tensors of the CPU to such memory, with all other tensors of the same storages. Memory stays that other
+    processes share, and that arrays or buffers of the script have. Takes a part of a second where there is any."""
+    if device.is_accelerator:
+        return  # what was copied there can be resized
+    fixed = {}  # address of the storage object -> (storage, tensors)
+    for storage in map(storage_of, tensors):
+        if (storage is not None and storage.nbytes() >= BYTES_MIN and storage.device == device.where
+                and not device.can_resize(storage) and not storage.is_shared()):
+            fixed[storage._cdata] = (storage, [])
+    if not fixed:
+        return
+    numpy = sys.modules.get("numpy")
+    arrays = []
+    for each in _objects():
+        kind = type(each)
+        if issubclass(kind, torch.Tensor):
+            each._fix_weakref()  # Python's object may be one that PyTorch alone had
+            storage = storage_of(each)
+            if storage is not None and storage._cdata in fixed:
+                fixed[storage._cdata][1].append(each)
+        elif numpy is not None and issubclass(kind, numpy.ndarray):
+            arrays.append(_range_of(each))
+        elif numpy is not None and kind in _BUFFERS:
+            with contextlib.suppress(ValueError, BufferError):  # an empty one, or one that was closed
+                arrays.append(_range_of(numpy.frombuffer(each, numpy.uint8)))
+    for storage, users in fixed.values():
+        begin = storage.data_ptr()
+        end = begin + storage.nbytes()
+        if all(map(_is_plain, users)) and not any(low < end and begin < high for low, high in arrays):
+            _move(storage, users, device)
+
+
+def _objects():
+    """All objects that Python's garbage collector knows, and that those or running functions refer to: each once."""
+    known = gc.get_objects()
+    frames = list(sys._current_frames().values())
+    for frame in frames:  # grows
+        known.append(frame.f_locals)
+        if frame.f_back is not None:
+            frames.append(frame.f_back)
+    return {id(each): each for each in (*gc.get_referents(*known), *known)}.values()
+
+
+def _range_of(numbers):
+    """[begin, end) of the memory that an array has; with strides both ways."""
+    low = high = numbers.__array_interface__["data"][0]
+    for count, stride in zip(numbers.shape, numbers.strides):
+        reach = max(count - 1, 0) * stride
+        low, high = low + min(reach, 0), high + max(reach, 0)
+    return low, high + numbers.itemsize
+
+
+def _is_plain(tensor):
+    return type(tensor) in _PLAIN and not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
+
+
+def _move(storage, tensors, device):
+    own = device.new_storage(storage.nbytes())
+    ctypes.memmove(own.data_ptr(), storage.data_ptr(), storage.nbytes())
+    for tensor in tensors:
+        tensor.data = torch.empty(0, dtype=tensor.dtype).set_(own, tensor.storage_offset(), tensor.size(),
+                                                              tensor.stride())
