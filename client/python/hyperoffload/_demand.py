@@ -280,6 +280,14 @@ class Demand:
         new = new_bytes_of(function, tensors, args, kwargs, self.device.where) if function is not None else 0
         self._bring(used, new)
 
+    def bring_all_but(self, storages):
+        """Brings what the script has made, for a process that is about to be forked: all except for these, and those
+        that plans move. If that is more than the limit, it is exceeded."""
+        if self.is_ours(()):
+            others = {storage._cdata for storage in storages}
+            self._bring([loose for address, loose in self._loose.items()
+                         if loose.held in self._declared and address not in others and self._is_away(loose)])
+
     def _bring(self, used, new=0):
         self._call += 1
         for loose in used:

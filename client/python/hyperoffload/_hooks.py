@@ -11,10 +11,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ._dispatch import shorten
 from ._interrupts import Guard
 from ._library import Error
-from ._step import tensors_of
+from ._script import where
+from ._step import storage_of, tensors_of
 
 _DETACH = torch.ops.aten.detach.default
 _forks = 0  # between the process that loaded the package and this one
+
+
+before_forks = []  # functions that are called before the process forks
+
+
+def _forks_now():
+    for function in before_forks:
+        function()
 
 
 def _forked():
@@ -22,7 +31,16 @@ def _forked():
     _forks += 1
 
 
-os.register_at_fork(after_in_child=_forked)
+os.register_at_fork(before=_forks_now, after_in_child=_forked)
+
+
+def refuse_away(tensors):
+    """Raises RuntimeError in a process that was forked while a value was away: it cannot come there."""
+    for tensor in tensors:
+        storage = storage_of(tensor)
+        if storage is not None and storage.nbytes() == 0 and tensor.numel() > 0 and tensor.device.type != "meta":
+            raise RuntimeError(f"a value that {where()} takes was away when this process was forked: start the process "
+                               "within run.paused(), or send it the tensor by a queue")
 
 
 def _is_number(function, args):
@@ -48,9 +66,11 @@ class Mode(TorchDispatchMode):
         return self
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        # A composite operator has no schema; its parts come here too. A DataLoader's worker that was
-        # forked has this mode, but neither recorder nor plan.
-        if self._forks != _forks or not hasattr(function, "_schema"):
+        # A composite operator has no schema; its parts come here too.
+        if not hasattr(function, "_schema"):
+            return function(*args, **(kwargs or {}))
+        if self._forks != _forks:  # as a DataLoader's worker: it has this mode, but neither recorder nor plan
+            refuse_away(tensors_of(args, kwargs))
             return function(*args, **(kwargs or {}))
         if _is_number(function, args):
             return torch.tensor(args[0], dtype=torch.float64)

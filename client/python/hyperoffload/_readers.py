@@ -7,7 +7,7 @@ import sys
 import torch
 
 from ._collectives import watch_hidden
-from ._hooks import replace
+from ._hooks import refuse_away, replace
 from ._saving import storages_in
 from ._step import storage_of, tensors_of
 
@@ -51,6 +51,7 @@ class Readers:
         """A method that reads a tensor's memory."""
         tensors = tensors_of((tensor,), None)
         if not self._demand.is_ours(map(storage_of, tensors)):
+            refuse_away(tensors)
             return original(tensor, *args, **kwargs)
         with self._guard, contextlib.ExitStack() as after:
             replay = self._replay_in_step()

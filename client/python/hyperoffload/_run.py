@@ -20,7 +20,7 @@ from ._devices import device_of
 from ._drift import Drift
 from ._figures import events_of, lines_of
 from ._graph import Graph, RunRecorder, show_model, storages_by_name, tensors_of_job
-from ._hooks import mode_of, replace
+from ._hooks import before_forks, mode_of, replace
 from ._interrupts import Guard
 from ._meter import Meter
 from ._notice import Notice, notice_of
@@ -115,6 +115,8 @@ class Run:
                 self._show_model()
                 replace(stack, self._optimizer, "step", self._after_step)
                 watch_saves(stack, self._demand, self._guard, self._leave_step)
+                before_forks.append(self._before_fork)
+                stack.callback(before_forks.remove, self._before_fork)
                 Readers(stack, self._demand, self._guard, self._replay_in_step, self._leave_step)
                 replace(stack, torch.nn.parallel.DistributedDataParallel, "forward", self._in_parallel)
                 refuse_compiled(stack, self._demand.is_paused)
@@ -384,6 +386,10 @@ class Run:
     def _in_parallel(self, original, *args, **kwargs):
         self._recorded_count = _RECORDED_PARALLEL
         return original(*args, **kwargs)
+
+    def _before_fork(self):
+        with self._guard:
+            self._demand.bring_all_but(storages_by_name(self._model, self._optimizer).values())
 
     def _replay_in_step(self):
         return self._replay if self._replay is not None and self._replay.state is State.IN_STEP else None

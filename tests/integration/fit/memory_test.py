@@ -141,6 +141,53 @@ class Memory(support.WithDaemon):
         self.assertEqual(ours.rows.data_ptr(), ours.model[1].weight[1:].data_ptr())
         self.assertEqual(ours.array[8:].tolist(), ours.model[2].weight.flatten().tolist())
 
+    def test_processes_that_are_forked_find_what_the_script_made(self):
+        class Loading(Script):
+            """Makes its data within the run, which workers of a loader read in each epoch."""
+
+            def train(self):
+                data = torch.utils.data.TensorDataset(torch.randn(128, WIDTH))
+                for _ in range(3):
+                    for batch, in torch.utils.data.DataLoader(data, 32, num_workers=1):
+                        loss = self.model(batch).square().mean()
+                        self.optimizer.zero_grad()
+                        loss.backward()
+                        self.optimizer.step()
+                        self.seen.append(loss.item())
+                return self
+
+        for replan in ("once", "never"):
+            with self.subTest(replan):
+                ours = self.check(Loading, replan=replan)
+                self.assertEqual(ours.run.stats()["steps"], 12)
+
+    def test_a_forked_process_does_not_use_what_is_away(self):
+        def read(tensor, put):
+            for way in (torch.sum, torch.Tensor.tolist):
+                try:
+                    way(tensor)
+                    put("a value")
+                except RuntimeError as error:
+                    put(str(error))
+
+        def use(script, tensor):
+            back = CONTEXT.SimpleQueue()
+            process = CONTEXT.Process(target=read, args=(tensor, back.put))
+            process.start()
+            script.said += [back.get(), back.get()]
+            process.join()
+            return 0
+
+        class Reading(Script):
+            def __init__(self):
+                super().__init__(use)
+                self.said = []
+
+        ours = self.check(Reading, replan="never", memory="30%")
+        words = "away when this process was forked: start the process within run.paused"
+        self.assertTrue(all(said == "a value" or words in said for said in ours.said), ours.said)
+        self.assertTrue(any(words in said for said in ours.said))
+
     def test_another_thread_is_refused(self):
         def use(script, tensor):
             if script.run is None:
