@@ -3,12 +3,17 @@
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import tempfile
 
 from ._library import FAR, NEAR, Error
 
+_FIXED = ("what cannot leave the device: batches that exist before a step, tensors below 4 KiB, memory that numpy, "
+         "other libraries or processes have")
+# What the command says of the device, in bytes.
+_NEED = re.compile(r"the device cannot hold it: (?:op )?(.+?) needs .*\((\d+) bytes\)")
 _MEASURED_BYTES = 32 << 20
 _MEASURED_BYTES_MIN = 2 << 20
 # A step outlives a node only if all that it has off the device is there twice.
@@ -24,27 +29,41 @@ def _command():
     return command
 
 
-def schedule_of(graph, budget_bytes, hardware, pool, copies, device):
-    """Returns (the schedule's bytes, the report's page) of a graph within `budget_bytes` of device memory,
-    with `copies` homes of each value.
+def _unmet(said, budget_bytes, fixed_bytes):
+    """What to tell a person of a budget that the command cannot meet, as it said."""
+    need = _NEED.search(said)
+    if need is None:
+        return f"the budget of {budget_bytes} bytes cannot be met: {said}"
+    what, moved_bytes = need[1], int(need[2])
+    return (f"the budget of {budget_bytes} bytes cannot be met: {what} needs {moved_bytes} bytes at a time, beside the "
+            f"{fixed_bytes} of {_FIXED}. What would help: device_memory of at least {moved_bytes + fixed_bytes} bytes, "
+            "or a smaller batch")
+
+
+def schedule_of(graph, budget_bytes, fixed_bytes, hardware, pool, copies, device):
+    """Returns (the schedule's bytes, the report's page) of a graph within `budget_bytes` of device memory, of which
+    what the graph does not have takes `fixed_bytes`, with `copies` homes of each value.
 
     hardware: path of a hardware file; None: the link between `device` and the pool is measured. Raises
     MemoryError where the budget cannot be met, RuntimeError where the command fails otherwise.
     """
+    if budget_bytes <= fixed_bytes:
+        raise MemoryError(f"the budget of {budget_bytes} bytes is below the {fixed_bytes} of {_FIXED}. What would help: "
+                          "more device_memory, a smaller batch, or copies that do not share their memory")
     with tempfile.TemporaryDirectory(prefix="hyperoffload-") as name:
-        folder = pathlib.Path(name)
+        folder, moved_bytes = pathlib.Path(name), budget_bytes - fixed_bytes
         (folder / "graph.json").write_text(json.dumps(graph), encoding="utf-8")
         if hardware is None:
             hardware = folder / "hardware.json"
-            hardware.write_text(json.dumps(_measured(graph, pool, device, budget_bytes)), encoding="utf-8")
+            hardware.write_text(json.dumps(_measured(graph, pool, device, moved_bytes)), encoding="utf-8")
         done = subprocess.run(
             [_command(), "analyze", str(folder / "graph.json"), "--hardware", str(hardware),
-             "--device-memory", str(budget_bytes), "--copies",
+             "--device-memory", str(moved_bytes), "--copies",
              ",".join([str(copies), *(f"{kind}={copies}" for kind in _KINDS)]),
              "--out", str(folder / "step.hos"), "--report", str(folder / "report.html")],
             capture_output=True, text=True, check=False)
         if done.returncode == 3:
-            raise MemoryError(f"the budget cannot be met: {done.stderr.strip()}")
+            raise MemoryError(_unmet(done.stderr.strip(), budget_bytes, fixed_bytes))
         if done.returncode != 0:
             raise RuntimeError(f"hyperoffload analyze failed: {done.stderr.strip()}")
         return ((folder / "step.hos").read_bytes(),

@@ -4,6 +4,7 @@ import math
 import pathlib
 
 _UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_BYTES_END = 1 << 60  # bounds memory, and bytes that a link carries in a second
 
 
 def check_kind(name, value, kind, words):
@@ -56,7 +57,7 @@ def link_of(link):
     """Bytes per second that a job takes of its links; None: as many as they carry, as 0 says."""
     if link is None:
         return 0
-    if type(link) is not int or not 0 < link < 1 << 60:
+    if type(link) is not int or not 0 < link < _BYTES_END:
         raise ValueError(f"link is {link!r}; write bytes per second, as 2_000_000_000")
     return link
 
@@ -82,6 +83,8 @@ def budget_of(device_memory):
                          f"bytes; units are {', '.join(_UNITS)}") from None
     if most <= 0:
         raise ValueError(f"device_memory is {device_memory!r}; it has to be more than 0")
+    if most >= _BYTES_END:
+        raise ValueError(f"device_memory is {device_memory!r}; no device has so much")
     return budget
 
 

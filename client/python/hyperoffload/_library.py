@@ -188,7 +188,12 @@ class Pool:
                                   link_bytes_per_s=link)
         self.handle = ctypes.c_void_p()
         lib = library()
-        _check(lib.ho_connect(ctypes.byref(options), ctypes.byref(self.handle)))
+        try:
+            _check(lib.ho_connect(ctypes.byref(options), ctypes.byref(self.handle)))
+        except Error as error:
+            if ": connect: " in str(error):
+                error.args = (f"{error}. hyperoffloadd may not run there, or listens at another address",)
+            raise
 
     def room(self, nodes):
         """Returns what NEAR or FAR nodes can give to jobs now."""

@@ -117,11 +117,7 @@ def _function_of(name):
 def plan_of(graph, budget_bytes, hardware, pool, copies, address=None):
     """The plan of a Graph within `budget_bytes`; see analyze(). pool: a _library.Pool, or None."""
     # What the plan does not know stays on the device all the time.
-    if budget_bytes <= graph.fixed_bytes:
-        raise MemoryError(f"the budget of {budget_bytes} bytes is below the {graph.fixed_bytes} bytes "
-                          "of what cannot leave the device")
-    schedule, page = schedule_of(graph.movable, budget_bytes - graph.fixed_bytes, hardware, pool, copies,
-                                 graph.device)
+    schedule, page = schedule_of(graph.movable, budget_bytes, graph.fixed_bytes, hardware, pool, copies, graph.device)
     return Plan(graph, budget_bytes, schedule, page, address, copies)
 
 

@@ -105,6 +105,8 @@ class Help(support.WithDaemon):
                 ({"device_memory": "2GB"}, ValueError, "device_memory is '2GB'.*KiB, MiB, GiB"),
                 ({"device_memory": "0%"}, ValueError, "device_memory is '0%'; .* more than 0"),
                 ({"device_memory": -3}, ValueError, "more than 0"),
+                ({"device_memory": 1 << 80}, ValueError, "device_memory is 1208925819614629174706176; no device"),
+                ({"device_memory": "9999999TiB"}, ValueError, "no device has so much"),
                 ({"device_memory": "nan%"}, ValueError, "device_memory is 'nan%'"),
                 ({"device_memory": "inf%"}, ValueError, "device_memory is 'inf%'"),
                 ({"device_memory": "infGiB"}, ValueError, "device_memory is 'infGiB'"),
@@ -132,6 +134,40 @@ class Help(support.WithDaemon):
             hyperoffload.Recorder(None)
         with self.assertRaisesRegex(AttributeError, "'hyperoffload' has no attribute 'fitt'"):
             hyperoffload.fitt
+
+    def test_a_pool_that_does_not_answer(self):
+        model = torch.nn.Linear(64, 64)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for pool in ("unix:/nowhere.sock", f"tcp:127.0.0.1:{support.free_port()}"):
+            with self.assertRaisesRegex(hyperoffload.Error, f"{pool}: .*hyperoffloadd may not run there"), \
+                    hyperoffload.fit(model, optimizer, device_memory="60%", pool=pool):
+                pass
+
+    def test_a_budget_that_cannot_be_met_says_which_one_can(self):
+        """The budget that the first message names suffices."""
+        def train(device_memory):
+            torch.manual_seed(1)
+            model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(4)])
+            optimizer = torch.optim.AdamW(model.parameters())
+            batch = torch.randn(128, 64)
+            with hyperoffload.fit(model, optimizer, device_memory=device_memory, pool=self.pool):
+                for _ in range(4):
+                    model(batch).sum().backward()
+                    optimizer.step()
+
+        with self.assertRaisesRegex(MemoryError, "the budget of 3000 bytes is below the [0-9]+ of what cannot leave the "
+                                                 "device: batches .* memory that numpy"):
+            train(3_000)
+        with self.assertRaises(MemoryError) as raised:
+            train(60_000)
+        said = str(raised.exception)
+        self.assertNotIn("--", said)
+        found = re.search(r"budget of 60000 bytes cannot be met: aten.* needs ([0-9]+) bytes at a time, beside the ([0-9]+) "
+                          r"of what cannot leave .* device_memory of at least ([0-9]+) bytes", said)
+        self.assertIsNotNone(found, said)
+        self.assertEqual(int(found[1]) + int(found[2]), int(found[3]))
+        self.assertGreater(int(found[3]), 60_000)
+        train(int(found[3]))
 
     def test_a_run_is_entered_once_and_alone(self):
         model = torch.nn.Linear(64, 64)
