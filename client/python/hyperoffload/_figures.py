@@ -7,6 +7,10 @@ def lines_of(now, departures, detours):
              f"peak {now['peak_allocated_bytes'] / 2**20:.1f} MiB of "
              f"{now['peak_plain_bytes'] / 2**20:.1f} MiB that the step holds plainly "
              f"(budget {now['budget_bytes'] / 2**20:.1f} MiB)"]
+    over = now["peak_allocated_bytes"] - now["budget_bytes"]
+    if over * 100 > now["budget_bytes"]:
+        lines.append(f"the peak exceeded the budget by {over / 2**20:.1f} MiB, as what cannot leave, or paused() and "
+                     "torch.save(), needed it")
     if now["step_ms_median"] is not None:
         lines.append(f"median step {now['step_ms_median']:.1f} ms")
     if now["stall_ms_median"] is not None:

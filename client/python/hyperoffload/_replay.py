@@ -66,7 +66,7 @@ class Replay:
         self._left = {}  # number -> weak reference, of a step that departed
         self._number = {storage._cdata: number for number, storage in present.items()}
         self._persistent = set(present)
-        self._lingering = plan.graph.lingering
+        self._through = []  # weak references of storages that the plan needs no more since that op
         self._ended = None  # the op that has run, and of which the plan does not know
         self._op = None  # (part that runs, numbers of storages made for it), until its after()
         self._last_timeline = None  # timeline() when the replay was closed
@@ -287,9 +287,7 @@ class Replay:
             placed.discard(self._held[number])
             storage = self._kept.pop(number)
             del self._number[storage._cdata]
-            if number in self._lingering or number in self._beside.touched:
-                self._demand.ended.append(StorageWeakRef(storage))
-                self._demand.refuses = True
+            self._through.append(StorageWeakRef(storage))
         self._op = None
         self._ended = part.place
         self._demand.pending = 0
@@ -302,6 +300,11 @@ class Replay:
                 self._demand.settle()
             place, self._ended = self._ended, None
             self._plan.after(place)
+            alive = [reference for reference in self._through if not reference.expired()]
+            if alive:  # the script has them, or a cycle of objects that Python has yet to find
+                self._demand.ended += alive
+                self._demand.refuses = True
+            self._through.clear()
 
     def _names_outputs(self, outputs, result):
         """Finds the storages that a call has made. Returns whether they are as in the recorded step."""

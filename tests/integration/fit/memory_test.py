@@ -5,6 +5,7 @@ Usage: see support.py.
 
 import contextlib
 import copy
+import gc
 import io
 import threading
 import unittest
@@ -121,6 +122,37 @@ class Memory(support.WithDaemon):
                     self.assertEqual(ours.run.stats()["departures"], 2 if within else 0, ours.run.summary())
         self.assertFalse(hasattr(torch.Tensor.storage, "__wrapped__"))
         self.assertIs(to_dlpack, torch._C._to_dlpack)
+
+    def test_what_only_the_cycle_collector_frees_leaves(self):
+        class Cycles(Script):
+            """The second step, which is recorded, has no such tensors that live on."""
+
+            def __init__(self):
+                super().__init__()
+                for layer in self.model:
+                    layer.register_forward_hook(self.keep)
+
+            def keep(self, _, inputs, output):
+                if len(self.seen) == 1:
+                    gc.collect()
+                holder = [output.detach().repeat(16, 1) * 1.5]
+                holder.append(holder)
+
+        self.addCleanup(gc.enable)
+        gc.disable()
+        ours = self.check(Cycles, memory="75%")
+        stats = ours.run.stats()
+        self.assertGreater(stats["planned_steps"], 4, ours.run.summary())
+        self.assertLessEqual(stats["peak_allocated_bytes"], 1.02 * stats["budget_bytes"])
+        self.assertNotIn("exceeded", ours.run.summary())
+
+    def test_a_peak_beyond_the_budget_is_said(self):
+        def use(script, _):
+            with script.run.paused() if script.run else contextlib.nullcontext():
+                return 0
+
+        ours = self.check(lambda: Script(use), memory="30%")
+        self.assertRegex(ours.run.summary(), r"the peak exceeded the budget by [0-9.]+ MiB")
 
     def test_what_torch_load_gave_may_leave(self):
         def make():
