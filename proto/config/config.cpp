@@ -34,11 +34,12 @@ std::string sized(std::uint64_t bytes) {
   return std::to_string(bytes) + " (" + format_bytes(bytes) + ")";
 }
 
-bool is_number(const std::string& name) {
-  return !name.empty() && name.find_first_not_of("0123456789") == std::string::npos;
+/// Commands name a node by its number or its name.
+bool is_another_number(const std::string& name, std::uint32_t own) {
+  return !name.empty() && name.find_first_not_of("0123456789") == std::string::npos &&
+         name != std::to_string(own);
 }
 
-/// Commands name a node by its number or its name.
 std::string number_words(const std::string& name) {
   return "\"" + name + "\" is a number, which would name the node of that node_id";
 }
@@ -96,7 +97,9 @@ class Checker {
       config_.node_name = name.data();
     }
     if (config_.node_name.size() > 255) complain("node_name", "longer than 255 bytes");
-    if (is_number(from_.node_name())) complain("node_name", number_words(from_.node_name()));
+    if (is_another_number(from_.node_name(), from_.node_id())) {
+      complain("node_name", number_words(from_.node_name()));
+    }
     config_.rack = from_.rack();
     const bool plain = std::all_of(config_.rack.begin(), config_.rack.end(),
                                    [](unsigned char c) { return c > ' ' && c < 0x7f; });
@@ -252,7 +255,8 @@ class Checker {
 
   void others() {
     std::set<std::uint32_t> seen{from_.node_id()};
-    std::set<std::string> names{config_.node_name};
+    std::set<std::string> names{
+        from_.node_name()};  // several daemons of a host may be named after it
     std::set<std::string> addresses{"unix:" + config_.unix_socket};
     for (int i = 0; i < from_.nodes_size(); ++i) {
       const pb::PeerNode& peer = from_.nodes(i);
@@ -272,19 +276,20 @@ class Checker {
       NodeInfo info;
       info.node = NodeId(static_cast<std::uint16_t>(peer.node_id()));
       info.name = peer.name().empty() ? "node-" + std::to_string(peer.node_id()) : peer.name();
-      if (is_number(info.name)) wrong("name: " + number_words(info.name));
+      if (is_another_number(info.name, peer.node_id())) wrong("name: " + number_words(info.name));
       if (!names.insert(info.name).second) {
         wrong("name \"" + info.name + "\" is used twice in the pool");
       }
       for (const std::string& address : peer.control_addresses()) {
-        if (!addresses.insert(address).second) {
-          wrong("control_addresses: " + address + " is used twice in the pool");
+        if (addresses.contains(address)) {
+          wrong("control_addresses: " + address + " is another node's, too");
         }
         if (const auto parsed = ControlAddress::parse(address); !parsed) {
           wrong("control_addresses: " + parsed.error().context());
         }
         info.control_addresses.push_back(address);
       }
+      addresses.insert(info.control_addresses.begin(), info.control_addresses.end());
       config_.nodes.push_back(std::move(info));
     }
   }

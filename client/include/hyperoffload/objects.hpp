@@ -50,7 +50,8 @@ class Subscriber {
   ~Subscriber() { ho_subscriber_close(handle_); }
 
   ho_subscriber* get() const noexcept { return handle_; }
-  /// @return the version that is open now.
+  /// @return the version that is open now. Throws as ho_acquire() says: also HO_UNAVAILABLE, where
+  /// none is found and some node could not be asked.
   std::uint64_t acquire(std::uint64_t least = 0, std::uint32_t timeout_ms = 0,
                         std::uint64_t most = UINT64_MAX) {
     std::uint64_t version = 0;

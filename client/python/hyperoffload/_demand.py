@@ -160,14 +160,18 @@ class Demand:
             loose.stays = True
 
     def lend(self, storages):
-        """Others may use and change what storages hold from now on, and no operator says so."""
-        lent = [(storage, self._loose[storage._cdata]) for storage in storages
-                if storage is not None and storage._cdata in self._loose]
+        """Others may use and change what storages hold from now on, and no operator says so. Returns how many bytes
+        stay that did not before."""
+        lent = [(storage, self.add(storage)) for storage in storages
+                if storage is not None and storage.device == self.device.where]
+        lent = [(storage, loose) for storage, loose in lent if loose is not None]
+        new = sum(loose.bytes for _, loose in lent if not loose.stays)
         self._bring([loose for _, loose in lent])
         for storage, loose in lent:
             loose.stays = True
             if loose.held is not None:
                 self.adopt(loose.held, storage)
+        return new
 
     def knows(self, storage):
         return storage._cdata in self._loose
@@ -182,8 +186,8 @@ class Demand:
         used = [self._loose[storage._cdata] for storage in storages if storage is not None and self.knows(storage)]
         if self.paused or all(loose.stays and loose.storage().is_shared() for loose in used):
             return False
-        raise RuntimeError(f"another thread than the run's uses a tensor of the run at {where()}: give it a copy that "
-                           "the run's thread has made, or wait for the thread within run.paused()")
+        raise RuntimeError(f"another thread than the run's uses a tensor of the run at {where()}: give it an array that the "
+                           "run's thread has made by .numpy().copy(), or wait for the thread within run.paused()")
 
     def hand_over(self, function, tensors, result, moves=False):
         """Another thread works on what an operator took. moves: a plan moves some of it."""
@@ -283,10 +287,9 @@ class Demand:
     def bring_all_but(self, storages):
         """Brings what the script has made, for a process that is about to be forked: all except for these, and those
         that plans move. If that is more than the limit, it is exceeded."""
-        if self.is_ours(()):
-            others = {storage._cdata for storage in storages}
-            self._bring([loose for address, loose in self._loose.items()
-                         if loose.held in self._declared and address not in others and self._is_away(loose)])
+        others = {storage._cdata for storage in storages}
+        self._bring([loose for address, loose in self._loose.items()
+                     if loose.held in self._declared and address not in others])
 
     def _bring(self, used, new=0):
         self._call += 1
@@ -425,4 +428,5 @@ class Demand:
     def close(self):
         """Ends the runtime; what is away is lost. pause() before."""
         self.works.clear()  # they go on, and nothing moves any more
+        self._process = None  # what came from the run's functions calls PyTorch's own from now on
         self.runtime.close()

@@ -39,8 +39,9 @@ def refuse_away(tensors):
     for tensor in tensors:
         storage = storage_of(tensor)
         if storage is not None and storage.nbytes() == 0 and tensor.numel() > 0 and tensor.device.type != "meta":
-            raise RuntimeError(f"a value that {where()} takes was away when this process was forked: start the process "
-                               "within run.paused(), or send it the tensor by a queue")
+            raise RuntimeError(f"a value that {where()} takes is away, which neither a process that was forked nor another "
+                               "thread than the run's can bring: start it within run.paused(), or send a process the "
+                               "tensor by a queue")
 
 
 def _is_number(function, args):

@@ -4,6 +4,7 @@ Python runs a handler between any two of its instructions. An exception there wo
 a storage would be away that the library takes for present.
 """
 
+import contextlib
 import functools
 import signal
 import sys
@@ -34,6 +35,7 @@ class Guard:
     """
 
     def __init__(self):
+        self._thread = threading.get_ident()
         self.inside = False
         self.pending = []  # (handler, number)
         self._outer = []
@@ -78,11 +80,26 @@ class Guard:
             handler, number = self.pending.pop(0)
             handler(number, sys._getframe(1))
 
+    def is_of_this_thread(self):
+        return threading.get_ident() == self._thread
+
     def __enter__(self):
-        self._outer.append(self.inside)
-        self.inside = True
+        if self.is_of_this_thread():
+            self._outer.append(self.inside)
+            self.inside = True
 
     def __exit__(self, kind, *_):
+        if not self.is_of_this_thread():
+            return
         self.inside = self._outer.pop()
         if not self.inside and self.pending and kind is None:
             self.deliver()
+
+    @contextlib.contextmanager
+    def quietly(self):
+        """The same, where nobody would hear what a handler raises: handlers wait for the next end."""
+        outer, self.inside = self.inside, True
+        try:
+            yield
+        finally:
+            self.inside = outer

@@ -185,7 +185,7 @@ class Subscriber(_Object):
 
     def acquire(self, least: int = 0, timeout: float = 0.0, most: int = _U64_MAX) -> int:
         """Opens the newest complete version between two, waiting `timeout` seconds for one. Returns its
-        number. Raises Error: "not-found"."""
+        number. Raises Error: "not-found"; "unavailable" where none is found and some node could not be asked."""
         version = ctypes.c_uint64()
         _library._check(self._lib.ho_acquire(self._handle, least, most, int(timeout * 1000),
                                              ctypes.byref(version)))

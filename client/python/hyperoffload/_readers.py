@@ -9,6 +9,7 @@ import torch
 from ._collectives import watch_hidden
 from ._hooks import refuse_away, replace
 from ._saving import storages_in
+from ._script import where
 from ._step import storage_of, tensors_of
 
 # Methods of tensors that read memory while they run. numpy() keeps it: PyTorch does not resize it then.
@@ -19,6 +20,7 @@ _LENDERS = ("storage", "untyped_storage", "__dlpack__")
 _NAMERS = ("__reduce_ex__",)
 # Methods of storages that give them other memory, which processes share.
 _MOVERS = ("_share_fd_cpu_", "_share_filename_cpu_")
+_SAID_BYTES_MIN = 1 << 20
 
 
 def _names_of(function):
@@ -29,10 +31,11 @@ def _names_of(function):
 
 class Readers:
     """Stands before such functions until `stack` ends. replay_in_step(): the Replay if a step runs under its
-    plan, else None. leave_step(cause) ends the plan's part in a step."""
+    plan, else None. leave_step(cause) ends the plan's part in a step. say(text) tells a person something."""
 
-    def __init__(self, stack, demand, guard, replay_in_step, leave_step):
-        self._demand, self._guard = demand, guard
+    def __init__(self, stack, demand, guard, replay_in_step, leave_step, say):
+        self._demand, self._guard, self._say = demand, guard, say
+        self._said = set()  # lines of the script
         self._replay_in_step, self._leave_step = replay_in_step, leave_step
         for names, around in ((_READERS, self._with_values), (_LENDERS, self._lending), (_NAMERS, self._naming)):
             for name in names:
@@ -69,7 +72,8 @@ class Readers:
         torch.save(), a storage is for the time of that alone."""
         storages = [storage_of(each) for each in tensors_of((tensor,), None)]
         name = original.__name__
-        if (self._guard.inside or (self._demand.is_paused() and name in ("storage", "untyped_storage"))
+        own = self._guard.inside and (self._demand.device.is_accelerator or self._guard.is_of_this_thread())
+        if (own or (self._demand.is_paused() and name in ("storage", "untyped_storage"))
                 or not self._demand.is_ours(storages)):
             return original(tensor, *args, **kwargs)
         with self._guard:
@@ -80,7 +84,11 @@ class Readers:
         replay = self._replay_in_step()
         if replay is not None and any(replay.name_of(storage) for storage in storages if storage is not None):
             self._leave_step(f"{name}() of a tensor that the plan moves")
-        self._demand.lend(storages)
+        staying, line = self._demand.lend(storages), where()
+        if staying >= _SAID_BYTES_MIN and line not in self._said:
+            self._said.add(line)
+            self._say(f"{name}() at {line} hands out memory of {staying / 2**20:.0f} MiB, which stays on the device from now "
+                      "on; within run.paused() it would not")
 
     def _moving(self, original, storage, *args, **kwargs):
         if not self._demand.is_ours([storage]):
@@ -98,8 +106,9 @@ class Readers:
         if self._demand.is_ours(()):
             with contextlib.suppress(Exception):  # the queue says what cannot be pickled
                 storages = storages_in(value)
-        for storage in filter(self._demand.knows, storages):
-            storage.share_memory_()
+        for storage in storages:
+            if storage.nbytes() > 0 or self._demand.knows(storage):
+                storage.share_memory_()
         return original(queue, value, *args, **kwargs)
 
     def _with_lent(self, original, group, *args, **kwargs):

@@ -4,6 +4,7 @@ import array
 import contextlib
 import ctypes
 import gc
+import inspect
 import mmap
 import sys
 
@@ -14,7 +15,7 @@ from ._step import storage_of
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 # Objects, beside arrays of numpy, whose memory a tensor may share.
-_BUFFERS = (bytearray, memoryview, mmap.mmap, array.array)
+_BUFFERS = (bytearray, memoryview, mmap.mmap, array.array, ctypes.Array)
 
 
 def make_resizable(tensors, device):
@@ -34,16 +35,19 @@ def make_resizable(tensors, device):
     for each in _objects():
         kind = type(each)
         if issubclass(kind, torch.Tensor):
-            each._fix_weakref()  # Python's object may be one that PyTorch alone had
-            storage = storage_of(each)
+            storage = None
+            with contextlib.suppress(ValueError, RuntimeError):  # parameters of lazy modules have none
+                each._fix_weakref()  # Python's object may be one that PyTorch alone had
+                storage = storage_of(each)
             if storage is not None and storage._cdata in fixed:
                 fixed[storage._cdata][1].append(each)
         elif numpy is not None and issubclass(kind, numpy.ndarray):
             arrays.append(_range_of(each))
-        elif numpy is not None and kind in _BUFFERS:
-            with contextlib.suppress(ValueError, BufferError):  # an empty one, or one that was closed
+        elif numpy is not None and issubclass(kind, _BUFFERS):
+            with contextlib.suppress(ValueError, BufferError, TypeError):  # an empty one, or one that was closed
                 arrays.append(_range_of(numpy.frombuffer(each, numpy.uint8)))
-    for storage, users in fixed.values():
+    while fixed:
+        _, (storage, users) = fixed.popitem()  # each is gone before the next one has two
         begin = storage.data_ptr()
         end = begin + storage.nbytes()
         if all(map(_is_plain, users)) and not any(low < end and begin < high for low, high in arrays):
@@ -55,7 +59,10 @@ def _objects():
     known = gc.get_objects()
     frames = list(sys._current_frames().values())
     for frame in frames:  # grows
-        known.append(frame.f_locals)
+        values = frame.f_locals
+        known.extend(values.values())
+        if frame.f_code.co_flags & inspect.CO_OPTIMIZED and sys.version_info < (3, 13):
+            values.clear()  # a copy, which would keep what the function deletes
         if frame.f_back is not None:
             frames.append(frame.f_back)
     return {id(each): each for each in (*gc.get_referents(*known), *known)}.values()

@@ -117,7 +117,7 @@ class Run:
                 watch_saves(stack, self._demand, self._guard, self._leave_step)
                 before_forks.append(self._before_fork)
                 stack.callback(before_forks.remove, self._before_fork)
-                Readers(stack, self._demand, self._guard, self._replay_in_step, self._leave_step)
+                Readers(stack, self._demand, self._guard, self._replay_in_step, self._leave_step, _say)
                 replace(stack, torch.nn.parallel.DistributedDataParallel, "forward", self._in_parallel)
                 refuse_compiled(stack, self._demand.is_paused)
                 self._device.keep_stream(stack, self._demand.is_paused)
@@ -388,8 +388,9 @@ class Run:
         return original(*args, **kwargs)
 
     def _before_fork(self):
-        with self._guard:
-            self._demand.bring_all_but(storages_by_name(self._model, self._optimizer).values())
+        if self._demand.is_ours(()) and not self._device.is_accelerator:  # no child can use its values
+            with self._guard.quietly():  # Python drops what is raised before a fork
+                self._demand.bring_all_but(storages_by_name(self._model, self._optimizer).values())
 
     def _replay_in_step(self):
         return self._replay if self._replay is not None and self._replay.state is State.IN_STEP else None

@@ -92,7 +92,7 @@ def watch_saves(stack, demand, guard, leave_step):
     def save(original, value, file, pickle_module, protocol, *others, **named):
         is_held = False
         try:
-            with guard:  # Ctrl-C comes up at its end
+            with guard:  # Ctrl-C comes up at its end; nothing in other threads
                 storages = [storage for storage in storages_in(value, pickle_module, protocol)
                             if storage.device == demand.device.where]
                 if demand.is_ours(storages):

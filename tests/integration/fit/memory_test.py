@@ -146,6 +146,71 @@ class Memory(support.WithDaemon):
         self.assertLessEqual(stats["peak_allocated_bytes"], 1.02 * stats["budget_bytes"])
         self.assertNotIn("exceeded", ours.run.summary())
 
+    def test_what_the_script_keeps_longer_than_recorded_is_lent_for_good(self):
+        class Keeping(Script):
+            """An array has the memory of an activation that outlives its last use of the recorded step."""
+
+            def __init__(self):
+                super().__init__()
+                self.model[2].register_forward_hook(self.keep)
+                self.arrays = []
+
+            def keep(self, _, inputs, output):
+                if len(self.seen) == 5:
+                    self.output = output.detach()
+
+            def uses(self, step):
+                if step == 5:
+                    self.arrays.append(numpy.from_dlpack(self.output))
+                self.seen += [float(array.sum()) for array in self.arrays]
+
+        self.check(Keeping)
+
+    def test_an_activation_goes_by_a_queue(self):
+        class Sending(Script):
+            def __init__(self):
+                super().__init__(within=True)
+                self.model[3].register_forward_hook(self.send)
+                self.queue, self.back = CONTEXT.Queue(), CONTEXT.SimpleQueue()
+
+            def send(self, _, inputs, output):
+                if len(self.seen) in (4, 6):
+                    self.queue.put(output.detach())
+                    process = CONTEXT.Process(target=answer, args=(self.queue.get, self.back.put))
+                    process.start()
+                    self.found.append(self.back.get())
+                    process.join()
+
+            def train(self):
+                self.found = []
+                super().train()
+                self.seen += self.found
+                return self
+
+        self.check(Sending)
+
+    def test_a_thread_saves_tensors_of_its_own(self):
+        class Saving(Script):
+            def __init__(self):
+                super().__init__()
+                self.stop, self.own = threading.Event(), {"a": torch.ones(2000), "b": torch.ones(3)}
+
+            def save(self):
+                while not self.stop.is_set():
+                    torch.save(self.own, io.BytesIO())
+
+            def train(self):
+                thread = threading.Thread(target=self.save)
+                thread.start()
+                try:
+                    return super().train(30)
+                finally:
+                    self.stop.set()
+                    thread.join()
+
+        ours = self.check(Saving)
+        self.assertFalse(ours.run._guard.inside)  # else Ctrl-C waits forever
+
     def test_a_peak_beyond_the_budget_is_said(self):
         def use(script, _):
             with script.run.paused() if script.run else contextlib.nullcontext():
@@ -178,9 +243,9 @@ class Memory(support.WithDaemon):
             """Makes its data within the run, which workers of a loader read in each epoch."""
 
             def train(self):
-                data = torch.utils.data.TensorDataset(torch.randn(128, WIDTH))
+                data = torch.utils.data.TensorDataset(torch.randn(2048, WIDTH))  # more than the budget
                 for _ in range(3):
-                    for batch, in torch.utils.data.DataLoader(data, 32, num_workers=1):
+                    for batch, in torch.utils.data.DataLoader(data, 512, num_workers=2):
                         loss = self.model(batch).square().mean()
                         self.optimizer.zero_grad()
                         loss.backward()
@@ -216,7 +281,7 @@ class Memory(support.WithDaemon):
                 self.said = []
 
         ours = self.check(Reading, replan="never", memory="30%")
-        words = "away when this process was forked: start the process within run.paused"
+        words = "neither a process that was forked nor another thread than the run's can bring: start it within run.paused"
         self.assertTrue(all(said == "a value" or words in said for said in ours.said), ours.said)
         self.assertTrue(any(words in said for said in ours.said))
 

@@ -151,9 +151,9 @@ TEST_CASE("config: each error names its line and field") {
   CHECK(error_with("nodes { node_id: 9 name: \"5\" " + end) ==
         "f:11: nodes: name: \"5\" is a number, which would name the node of that node_id");
   CHECK(error_with("nodes { node_id: 9 control_addresses: \"tcp:127.0.0.1:7701\" }") ==
-        "f:11: nodes: control_addresses: tcp:127.0.0.1:7701 is used twice in the pool");
+        "f:11: nodes: control_addresses: tcp:127.0.0.1:7701 is another node's, too");
   CHECK(error_with("nodes { node_id: 9 control_addresses: \"unix:/tmp/x.sock\" }") ==
-        "f:11: nodes: control_addresses: unix:/tmp/x.sock is used twice in the pool");
+        "f:11: nodes: control_addresses: unix:/tmp/x.sock is another node's, too");
   CHECK(error_with("nodes { node_id: 9 }") ==
         "f:11: nodes: control_addresses: at least one is needed");
   CHECK(error_with("nodes { node_id: 9 control_addresses: \"/a\" }")
@@ -167,6 +167,8 @@ TEST_CASE("config: each error names its line and field") {
         "f: ddr_bytes: missing or 0: set the number of bytes that this node gives to the pool");
   CHECK(wrong("ddr_bytes: 268435456\nnode_name: \"05\"") ==
         "f:2: node_name: \"05\" is a number, which would name the node of that node_id");
+  CHECK(wrong("ddr_bytes: 268435456 node_id: 5 node_name: \"5\" nodes { node_id: 6 name: \"6\" "
+              "control_addresses: \"unix:/a\" control_addresses: \"unix:/a\" }") == "accepted");
   CHECK(wrong("ddr_bytes: 1048576\nsegment_bytes: 1048576").find("f:2: segment_bytes: 1048576") ==
         0);
   CHECK(wrong("ddr_bytes: 2147483648\nsegment_bytes: 2147483648").find("f:2: segment_bytes: ") ==
