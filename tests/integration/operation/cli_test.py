@@ -142,7 +142,7 @@ with tempfile.TemporaryDirectory() as name:
         done = expect(run("status", "-o", "json", "--pool", f"{pool},unix:{folder}/1.sock"), 1)
         assert done.seconds < within(6), done.seconds
         answer = json.loads(done.stdout)
-        assert [(n["node_id"], n["reachable"]) for n in answer["nodes"]] == [(0, False), (1, True)], answer
+        assert [(n["node_id"], n["reachable"]) for n in answer["nodes"]] == [(1, True), (0, False)], answer
         daemons[0].send_signal(signal.SIGCONT)
 
         expect(run("flash", "free", "zebra", "--pool", pool), 2)

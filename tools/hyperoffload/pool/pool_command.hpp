@@ -83,7 +83,7 @@ int run_command(Console& console, const PoolCommand<Answer>& command, const Tabl
   if (options.watch) {
     return watch(console, options.interval, [&] {
       const TimePoint end = SteadyClock().now() + options.timeout;
-      const auto answers = in_order(ask_all<Answer>(*pool, end, command.ask));
+      const auto answers = ask_all<Answer>(*pool, end, command.ask);
       std::string text = to_table(command, answers, console.format());
       for (const auto& one : answers) {
         if (!one.answer) text += one.node.name + ": " + one.answer.error().message() + "\n";
@@ -91,7 +91,7 @@ int run_command(Console& console, const PoolCommand<Answer>& command, const Tabl
       return text;
     });
   }
-  const auto answers = in_order(ask_all<Answer>(*pool, deadline, command.ask));
+  const auto answers = ask_all<Answer>(*pool, deadline, command.ask);
   console.print(console.json() ? to_json(command, answers)
                                : to_table(command, answers, console.format()));
   int exit_code = kExitDone;

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <algorithm>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -73,14 +72,6 @@ std::vector<NodeAnswer<Answer>> ask_all(
     auto client = connect_node(pool, answers[i].node, deadline);
     answers[i].answer = client ? ask(**client, deadline) : Result<Answer>(client.error());
   });
-  return answers;
-}
-
-/// The answers in the order of the nodes' numbers, to be shown; ask_all() has the asked node first.
-template <typename Answer>
-std::vector<NodeAnswer<Answer>> in_order(std::vector<NodeAnswer<Answer>> answers) {
-  std::sort(answers.begin(), answers.end(),
-            [](const auto& a, const auto& b) { return a.node.node < b.node.node; });
   return answers;
 }
 
