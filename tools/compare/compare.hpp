@@ -11,7 +11,7 @@ namespace ho::gpt {
 
 struct CompareOptions {
   std::string out_dir;  ///< made where it is not there
-  std::uint32_t blocks = 3;
+  std::uint32_t blocks = 5;
   std::uint32_t block_steps = 2;
   std::uint64_t limit_bytes_per_s = 0;  ///< limited link, each way; 0: an accelerator's share
 };
