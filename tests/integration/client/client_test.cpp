@@ -168,11 +168,12 @@ TEST_CASE("client: misuse is refused in words") {
   CHECK(ho_wait(pool.get(), 12345) == HO_NOT_FOUND);
   ho_free(pool.get(), memory);
   CHECK_THROWS_AS(hyperoffload::Pool({"unix:/nowhere.sock", "t", "auto", 0}), hyperoffload::Error);
+  const std::string address = nodes.address(0);
   for (const std::string& name :
        {std::string(256, 'n'), std::string(5000, 'n'), std::string("\xff")}) {
     ho_connect_options options{};
     options.struct_bytes = sizeof options;
-    options.pool = nodes.address(0).c_str();
+    options.pool = address.c_str();
     options.name = name.c_str();
     ho_pool* refused = nullptr;
     CHECK(ho_connect(&options, &refused) == HO_INVALID_ARGUMENT);
