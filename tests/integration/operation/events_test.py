@@ -83,20 +83,20 @@ class Events(unittest.TestCase):
         waiting = subprocess.Popen([cli, "drain", "0", "--wait", "--pool", f"unix:{self.folder}/7.sock"],
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.addCleanup(lambda: (waiting.kill(), waiting.communicate()))
-        # Rows are in the order of the numbers, whichever node is asked first, and the state is not cut off.
+        # The state is not cut off. The node that is asked comes first.
         for command in ("status", "nodes"):
             def rows(command=command):
                 shown = self.run_cli(command, "--pool", f"unix:{self.folder}/7.sock").stdout.splitlines()
                 self.assertLessEqual(max(map(len, shown)), 80)
                 return [line.split()[:3] for line in shown[1:]]
-            self.until(lambda: rows()[0][2].startswith("drained"))
-            self.assertEqual([row[:2] for row in rows()], [["0", "n0"], ["7", "n7"]])
-            self.assertEqual(rows()[1][2], "INSECURE")
+            self.until(lambda: rows()[1][2].startswith("drained"))
+            self.assertEqual([row[:2] for row in rows()], [["7", "n7"], ["0", "n0"]])
+            self.assertEqual(rows()[0][2], "INSECURE")
         waiting.send_signal(signal.SIGINT)
         out, err = waiting.communicate(timeout=PATIENCE_S)
         self.assertEqual((waiting.returncode, out), (130, ""))
         self.assertIn("stay drained", err)
-        self.assertTrue(rows()[0][2].startswith("drained"))
+        self.assertTrue(rows()[1][2].startswith("drained"))
 
     def test_past(self):
         self.start(0, [1])
