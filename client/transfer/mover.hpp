@@ -16,6 +16,7 @@
 #include "client/transfer/pace.hpp"
 #include "client/transfer/stager.hpp"
 #include "client/transfer/transfer.hpp"
+#include "common/base/check.hpp"
 #include "common/base/clock.hpp"
 #include "common/base/result.hpp"
 #include "common/base/units.hpp"

@@ -255,8 +255,8 @@ class Checker {
 
   void others() {
     std::set<std::uint32_t> seen{from_.node_id()};
-    std::set<std::string> names{
-        from_.node_name()};  // several daemons of a host may be named after it
+    // Not the host's name, where that is the default: its other daemons may have it, too.
+    std::set<std::string> names{from_.node_name()};
     std::set<std::string> addresses{"unix:" + config_.unix_socket};
     for (int i = 0; i < from_.nodes_size(); ++i) {
       const pb::PeerNode& peer = from_.nodes(i);

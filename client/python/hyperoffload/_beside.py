@@ -28,7 +28,6 @@ class Beside:
         self.calls = []  # in succession: (function, shapes of its tensors)
         self.line = ""  # the script's, at the first of them
         self.cause = ""  # what differs there, and the line
-        self.touched = set()  # numbers of the plan's storages that such calls of the step took
         self._demand, self._managed, self._kept = demand, managed, kept
         self._held, self._number_of = held, number_of
 
@@ -93,7 +92,6 @@ class Beside:
         if after is None and any(self._kept[number].nbytes() == 0 for number in numbers):
             return False
         for number in numbers:
-            self.touched.add(number)
             self._fill(self._kept[number], self._held[number], self._managed[number].bytes, after)
         return True
 

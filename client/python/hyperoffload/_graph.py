@@ -80,7 +80,6 @@ class StepRecorder(Recorder):
         self._demand = demand
         self._bytes_of = demand.meter.plain_bytes_of
         self.present = {}
-        self.lingering = set()
         self.begins_alike = False  # the step's first call is that of a step with a plan, and stays so
 
     def call(self, function, args, kwargs):
@@ -115,7 +114,7 @@ class StepRecorder(Recorder):
         step.note_ended()
         if self._optimizer is not None:
             step.find_optional(drops_first=not self.begins_alike)
-        self.lingering = step.alive() | step.hold_until_ended(_HELD_CALLS)
+        step.hold_until_ended(_HELD_CALLS)
 
 
 class RunRecorder(StepRecorder):
@@ -175,8 +174,8 @@ class Graph:
 
     fixed_bytes: the most bytes at a time of tensors that cannot leave. plain_bytes: the most of all
     tensors at a time, if none leaves. whole: the step in the JSON mapping of graph.proto. movable: the
-    same without what cannot leave; plans are made of it. calls, managed (number -> Managed), lingering:
-    what a replay follows. device: _devices.Device of its tensors, of which a file does not tell.
+    same without what cannot leave; plans are made of it. calls, managed (number -> Managed): what a
+    replay follows. device: _devices.Device of its tensors, of which a file does not tell.
     """
 
     device = Device(torch.device("cpu"))
@@ -194,7 +193,6 @@ class Graph:
         self.managed = {storage.number: Managed(int(entry["bytes"]), entry["id"], entry["name"],
                                                 entry["persistent"])
                         for storage, entry in recorder.kept(self.movable)}
-        self.lingering = recorder.lingering
         step = recorder.last_step()
         last = {}
         for op in step.ops:

@@ -63,7 +63,6 @@ class Plan:
                 "schedule": base64.b64encode(self.schedule).decode(), "page": self.page,
                 "fixedBytes": graph.fixed_bytes, "plainBytes": graph.plain_bytes,
                 "graph": graph.movable,
-                "lingering": sorted(graph.lingering),
                 "managed": {number: vars(each) for number, each in graph.managed.items()},
                 "calls": [[str(call.function), call.grad, call.inputs,
                            [[list(shape), str(dtype).split(".")[-1]] for shape, dtype in call.shapes],
@@ -97,7 +96,6 @@ def _saved_graph(text):
     graph = Graph.__new__(Graph)
     graph.fixed_bytes, graph.plain_bytes = text["fixedBytes"], text["plainBytes"]
     graph.movable = graph.whole = text["graph"]
-    graph.lingering = set(text["lingering"])
     graph.managed = {int(number): Managed(each["bytes"], each["id"], each["name"], each["persistent"])
                      for number, each in text["managed"].items()}
     graph.calls = [Call(_function_of(name), grad, tuple(inputs),

@@ -450,7 +450,6 @@ class Replay:
             del self._number[self._kept.pop(number)._cdata]
         self.state = State.BETWEEN
         self._at = 0
-        self._beside.touched.clear()
         return planned
 
     def name_of(self, storage):

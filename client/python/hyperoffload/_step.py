@@ -322,8 +322,8 @@ class Step:
 
     def hold_until_ended(self, calls_max):
         """Lets storages that the script held after their last use count until they end, as if the last
-        op before had read them. Returns the numbers of those that it held for more calls."""
-        last_use, longer = {}, set()
+        op before had read them. Those that it held for more calls may leave."""
+        last_use = {}
         for place, call in enumerate(self.calls):
             for op in (op for op, _ in call.parts if op is not None):
                 last_use.update((storage.number, place) for storage in op.reads + op.writes)
@@ -332,13 +332,11 @@ class Step:
             if storage.last_call is None or storage.last_call <= place:
                 continue
             if storage.last_call - place > calls_max:
-                longer.add(number)
                 continue
             held = [op for call in self.calls[place + 1:storage.last_call + 1]
                     for op, _ in call.parts if op is not None]
             if held and storage not in held[-1].reads:
                 held[-1].reads.append(storage)
-        return longer
 
     def find_optional(self, drops_first):
         """Marks calls whose results neither outlive the step nor go into a call that is needed: what the

@@ -148,9 +148,14 @@ Result<void> Initiator::accept(const Request& request) {
   const std::uint32_t index = free_slots_.back();
   free_slots_.pop_back();
   Slot& slot = slots_[index];
-  slot.op = RailOp{
-      request.bytes, request.length_bytes, request.offset_bytes, memory->second.registered.get(),
-      &region,       request.is_get,       request.traffic,      index};
+  slot.op = RailOp{request.bytes,
+                   request.length_bytes,
+                   request.offset_bytes,
+                   memory->second.registered.get(),
+                   &region,
+                   request.is_get,
+                   caps_.has_classes ? request.traffic : TrafficClass::kDeadline,
+                   index};
   slot.id = request.op;
   slot.local = request.local;
   slot.region = request.region;

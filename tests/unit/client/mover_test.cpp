@@ -1,4 +1,3 @@
-// Length: all cases of one part, on one bench.
 #include "client/transfer/mover.hpp"
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 #include <vector>
 
 #include "tests/support/sim_transport.hpp"
+#include "tests/unit/client/mover_bench.hpp"
 
 namespace {
 
@@ -21,96 +21,8 @@ using client::Mover;
 using client::NodeIndex;
 using client::Transfer;
 using client::TransferDone;
-
-/// A mover over one simulated node with two segments, of 1000 bytes each by default, that form one
-/// arena.
-struct Bench {
-  explicit Bench(const test::SimLink& link = {}, std::uint64_t piece_bytes = 64,
-                 std::uint32_t pieces_max = 4, std::uint64_t segment_bytes = 1000)
-      : transport(fabric, clock, link, 7), segments(2, std::vector<std::byte>(segment_bytes)) {
-    fabric.add_peer("a");
-    peer = *transport.connect({NodeId(0), "a"}, clock.now() + Duration(1'000'000'000));
-    std::vector<ArenaExtent> extents;
-    for (auto& segment : segments) {
-      auto grant = fabric.expose("a", segment, transport::Rights::kReadWrite);
-      const auto region = *transport.attach(peer, std::move(grant));
-      extents.push_back(
-          {segment_bytes * extents.size(), segment_bytes, DriverIndex(0), NodeIndex(3), region, 0});
-    }
-    arena = ArenaMap(std::move(extents));
-    memory.resize(4 * segment_bytes);
-    handles[0] = *transport.register_memory(memory);
-    client::DriverPort port;
-    port.transport = &transport;
-    port.piece_bytes = piece_bytes;
-    port.pieces_max = pieces_max;
-    port.small_pieces_max = pieces_max;
-    port.op_deadline = std::chrono::milliseconds(10);
-    mover.emplace(std::vector<client::DriverPort>{port}, clock);
-  }
-
-  Transfer transfer(Direction direction, std::uint64_t cookie, std::uint64_t offset,
-                    std::uint64_t at, std::uint64_t bytes) {
-    Transfer made;
-    made.cookie = cookie;
-    made.direction = direction;
-    made.arena = &arena;
-    made.arena_offset_bytes = offset;
-    made.memory = memory.data() + at;
-    made.bytes = bytes;
-    made.local = handles;
-    return made;
-  }
-
-  std::vector<TransferDone> run() {
-    std::vector<TransferDone> all;
-    for (int turn = 0; mover->in_flight() > 0; ++turn) {
-      REQUIRE(turn < 100000);
-      mover->pump(0);
-      TransferDone done[2];
-      const std::size_t count = mover->poll(done);
-      all.insert(all.end(), done, done + count);
-      clock.advance(Duration(1000));
-    }
-    return all;
-  }
-
-  test::SimClock clock;
-  test::SimFabric fabric;
-  test::SimTransport transport;
-  transport::PeerId peer;
-  std::vector<std::vector<std::byte>> segments;
-  std::vector<std::byte> memory;
-  ArenaMap arena;
-  client::LocalHandles handles;
-  std::optional<Mover> mover;
-};
-
-/// Fails all it has accepted, each with a text of its own.
-class RefusingStager : public client::Stager {
- public:
-  [[nodiscard]] std::uint64_t op_bytes_max() const override { return 64; }
-  [[nodiscard]] Result<void> submit(const client::StageOp& op) override {
-    held.push_back(op);
-    return {};
-  }
-  std::size_t poll(std::span<Completion> out) override {
-    const std::size_t count = std::min(out.size(), held.size());
-    for (std::size_t i = 0; i < count; ++i) out[i] = {held[i].op, Errc::kCorrupt, 0};
-    for (std::size_t i = 0; i < count; ++i) ended.push_back(held[i]);
-    held.erase(held.begin(), held.begin() + static_cast<std::ptrdiff_t>(count));
-    return count;
-  }
-  [[nodiscard]] std::string explain(OpId op) const override {
-    for (const client::StageOp& one : ended) {
-      if (one.op == op) return "block at " + std::to_string(one.flash.offset_bytes);
-    }
-    return "";
-  }
-
-  std::vector<client::StageOp> held;
-  std::vector<client::StageOp> ended;
-};
+using test::RefusingStager;
+using Bench = test::MoverBench;
 
 }  // namespace
 
@@ -423,112 +335,4 @@ TEST_CASE("mover: a droppable transfer ends unless a part of it was sent") {
     REQUIRE(bench.mover->start(bench.transfer(Direction::kGet, i, 0, 0, 100)).ok());
   }
   CHECK(bench.run().size() == 100);
-}
-
-namespace {
-
-constexpr double kLinkBytesPerS = 64e6;  // pieces of 64 KiB take 1,024 us
-constexpr Duration kPieceTime{1'024'000};
-
-/// A mover with a paced link over a network that takes no time.
-struct PacedBench : Bench {
-  PacedBench() : Bench(no_time(), 4 * kMiB, 32, kMiB) { mover->set_link(kLinkBytesPerS); }
-  static test::SimLink no_time() {
-    test::SimLink link;
-    link.delay_min = link.delay_max = Duration(1);
-    return link;
-  }
-};
-
-}  // namespace
-
-TEST_CASE("mover: a paced link carries each direction at its rate, both at once") {
-  PacedBench bench;
-  const TimePoint start = bench.clock.now();
-  constexpr std::uint64_t kBytes = 16 * 64 * kKiB;
-  REQUIRE(bench.mover->start(bench.transfer(Direction::kGet, 1, 0, 0, kBytes)).ok());
-  REQUIRE(bench.mover->start(bench.transfer(Direction::kPut, 2, kMiB, kMiB, kBytes)).ok());
-  CHECK(bench.run().size() == 2);
-  const Duration took = bench.clock.now() - start;
-  CHECK(took >= 16 * kPieceTime);
-  CHECK(took <= 16 * kPieceTime + Duration(20'000));  // run() polls every microsecond
-}
-
-TEST_CASE("mover: an idle paced link saves up no allowance") {
-  PacedBench bench;
-  bench.clock.advance(std::chrono::seconds(1));
-  bench.mover->pump(0);
-  const TimePoint start = bench.clock.now();
-  REQUIRE(bench.mover->start(bench.transfer(Direction::kGet, 1, 0, 0, 64 * kKiB)).ok());
-  CHECK(bench.run().size() == 1);
-  CHECK(bench.clock.now() - start >= kPieceTime);
-}
-
-TEST_CASE("mover: a paced link makes up for late polls, within a limit") {
-  PacedBench bench;
-  REQUIRE(bench.mover->start(bench.transfer(Direction::kGet, 1, 0, 0, kMiB)).ok());
-  bench.mover->pump(0);
-  bench.clock.advance(4 * kPieceTime);
-  CHECK(bench.mover->pump(0) == 4);
-  bench.clock.advance(12 * kPieceTime);
-  const std::size_t late = bench.mover->pump(0);
-  CHECK(late >= 4);
-  CHECK(late <= 6);  // the piece that was due, and 5 ms' worth
-}
-
-TEST_CASE("mover: on a paced link a more urgent transfer waits for one piece at most") {
-  PacedBench bench;
-  auto slow = bench.transfer(Direction::kGet, 1, 0, 0, kMiB);
-  slow.urgency = client::Urgency::kScheduled + 10;
-  auto soon = bench.transfer(Direction::kGet, 2, kMiB, kMiB, 128 * kKiB);
-  soon.urgency = client::Urgency::kScheduled;
-  REQUIRE(bench.mover->start(slow).ok());
-  bench.mover->pump(0);
-  bench.clock.advance(kPieceTime / 2);
-  REQUIRE(bench.mover->start(soon).ok());
-  const TimePoint start = bench.clock.now();
-  TransferDone done[2];
-  while (bench.mover->poll(done) == 0) {
-    REQUIRE(bench.clock.now() - start <= 4 * kPieceTime);
-    bench.clock.advance(Duration(1000));
-    bench.mover->pump(0);
-  }
-  CHECK(done[0].cookie == 2);
-  CHECK(bench.clock.now() - start <= 3 * kPieceTime);
-  CHECK(bench.run().size() == 1);
-}
-
-TEST_CASE("mover: a paced link delays neither moves to flash nor the other direction") {
-  PacedBench bench;
-  RefusingStager stager;
-  client::StagePort port;
-  port.stager = &stager;
-  port.op_deadline = std::chrono::seconds(1);
-  bench.mover->set_stager(port);
-  REQUIRE(bench.mover->start(bench.transfer(Direction::kGet, 1, 0, 0, kMiB)).ok());
-  Transfer stage = bench.transfer(Direction::kGet, 2, kMiB, 0, 100);
-  stage.flash = client::FlashPlace{NodeIndex(3), 1, 0};
-  REQUIRE(bench.mover->start(stage).ok());
-  CHECK(bench.mover->pump(0) == 2);  // the stager takes 64 bytes at a time
-  CHECK(stager.held.size() == 2);
-  REQUIRE(bench.mover->paced_until().has_value());
-  CHECK(*bench.mover->paced_until() == bench.clock.now() + kPieceTime);
-  bench.clock.advance(kPieceTime);
-  CHECK(bench.mover->pump(0) == 1);
-  CHECK_FALSE(bench.mover->paced_until().has_value());  // a piece is in flight
-  CHECK(bench.run().size() == 2);
-}
-
-TEST_CASE("mover: a transfer that a paced link holds back can be dropped") {
-  PacedBench bench;
-  Transfer held = bench.transfer(Direction::kPut, 1, 0, 0, kMiB);
-  held.owner = 7;
-  held.droppable = true;
-  REQUIRE(bench.mover->start(held).ok());
-  CHECK(bench.mover->pump(5) == 0);
-  bench.mover->drop(7);
-  const auto done = bench.run();
-  REQUIRE(done.size() == 1);
-  CHECK(done[0].dropped);
-  CHECK(done[0].sent_ticks == 0);
 }
