@@ -59,8 +59,9 @@ class FakeRail final : public Rail {
 
 class FakeDriver final : public RailDriver {
  public:
-  FakeDriver() {
+  explicit FakeDriver(bool has_classes = false) {
     caps_.name = "fake";
+    caps_.has_classes = has_classes;
     caps_.op_bytes_max = std::uint64_t{1} << 30U;
     caps_.gives_back = true;
     caps_.patient = true;

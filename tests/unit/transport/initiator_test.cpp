@@ -11,83 +11,19 @@
 
 #include "common/base/prng.hpp"
 #include "tests/support/seeds.hpp"
-#include "tests/support/sim_transport.hpp"
-#include "tests/support/stderr_capture.hpp"
 #include "tests/unit/transport/fake_rails.hpp"
+#include "tests/unit/transport/initiator_bed.hpp"
 
 namespace ho::transport {
 namespace {
 
 using namespace std::chrono_literals;
 using ho::test::SimClock;
+using test::Bed;
 using test::FakeDriver;
 using test::FakeFences;
 using test::FakeRail;
-
-enum class Fenced { kNo, kYes };
-
-/// An initiator that is connected to one peer, "ab": two rails.
-struct Bed {
-  explicit Bed(Fenced fenced = Fenced::kYes, const std::string& address = "ab",
-               InitiatorOptions options = {64, 4 * kMiB}) {
-    auto owned = std::make_unique<FakeDriver>();
-    driver = owned.get();
-    initiator.emplace(std::move(owned), options, clock);
-    PeerAddress there{NodeId(1), address, {SessionId(5), "token"}, {}};
-    if (fenced == Fenced::kYes) there.fence = fences.request();
-    const auto connected = initiator->connect(there, clock.now() + 1s);
-    REQUIRE(connected.ok());
-    peer = *connected;
-    region = *initiator->attach(peer, grant());
-    local = *initiator->register_memory(memory);
-  }
-  [[nodiscard]] static RegionGrant grant() {
-    RegionGrant out;
-    out.key = "good";
-    out.length_bytes = 8 * kMiB;
-    return out;
-  }
-  [[nodiscard]] Result<void> get(std::uint64_t op, std::uint64_t bytes = 4096,
-                                 Duration deadline = 10s) {
-    return initiator->submit(
-        GetOp{OpId(op), std::span(memory).first(bytes), local, region, 0, clock.now() + deadline});
-  }
-  [[nodiscard]] Result<void> put(std::uint64_t op, std::uint64_t bytes = 4096,
-                                 Duration deadline = 10s) {
-    return initiator->submit(
-        PutOp{OpId(op), std::span(memory).first(bytes), local, region, 0, clock.now() + deadline});
-  }
-  /// Polls a few times; time stands still.
-  std::map<std::uint64_t, Errc> turn() {
-    std::map<std::uint64_t, Errc> ended;
-    for (int i = 0; i < 4; ++i) {
-      std::array<Completion, 16> some;
-      const std::size_t count = initiator->poll(some);
-      for (std::size_t k = 0; k < count; ++k) ended[some[k].op.value()] = some[k].code;
-    }
-    return ended;
-  }
-  /// In small steps, as a process that runs polls.
-  std::map<std::uint64_t, Errc> pass(Duration time) {
-    std::map<std::uint64_t, Errc> ended;
-    for (const TimePoint end = clock.now() + time; clock.now() < end;) {
-      clock.advance(50ms);
-      ended.merge(turn());
-    }
-    return ended;
-  }
-  [[nodiscard]] FakeRail& rail(std::uint32_t number) const { return driver->rail(number); }
-
-  SimClock clock;
-  FakeFences fences;
-  std::vector<std::byte> memory = std::vector<std::byte>(8 * kMiB);
-  FakeDriver* driver = nullptr;
-  std::optional<Initiator> initiator;  ///< ends before what it uses
-  PeerId peer;
-  RegionId region;
-  LocalId local;
-  const ho::test::StderrCapture log;  ///< rails come and go
-};
+using test::Fenced;
 
 using Ended = std::map<std::uint64_t, Errc>;
 
@@ -493,6 +429,28 @@ TEST_CASE("initiator: under random events each operation ends once, and no old p
     CHECK(bed.driver->old_puts_abroad == 0);
     CHECK(bed.driver->empty_handed == 0);
   });
+}
+
+TEST_CASE("initiator: classes of traffic wait for their own bytes, where the driver has them") {
+  const bool has_classes = GENERATE(false, true);
+  Bed bed(Fenced::kYes, "a", {64, 4 * kMiB}, has_classes);
+  const auto get = [&](std::uint64_t op, std::uint64_t bytes, TrafficClass traffic) {
+    GetOp made{OpId(op),  std::span(bed.memory).first(bytes),
+               bed.local, bed.region,
+               0,         bed.clock.now() + 10s};
+    made.traffic = traffic;
+    REQUIRE(bed.initiator->submit(made).ok());
+  };
+  get(1, 4096, TrafficClass::kBackground);
+  get(2, 4 * kMiB, TrafficClass::kBulk);
+  get(3, 4 * kMiB, TrafficClass::kBulk);  // waits: so much is in flight
+  get(4, 4 * kMiB, TrafficClass::kDeadline);
+  bed.turn();
+  std::vector<LaneKind> posted;
+  for (const RailOp* const op : bed.rail(0).ops) posted.push_back(op->kind());
+  using Kinds = std::vector<LaneKind>;
+  CHECK(posted == (has_classes ? Kinds{LaneKind::kBackground, LaneKind::kBulk, LaneKind::kLarge}
+                               : Kinds{LaneKind::kSmall, LaneKind::kLarge}));
 }
 
 }  // namespace
