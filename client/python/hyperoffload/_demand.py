@@ -6,6 +6,7 @@ does not know runs this way: evaluation, steps of another shape, values that out
 """
 
 import collections
+import math
 import os
 import threading
 
@@ -16,7 +17,7 @@ from . import _library
 from ._collectives import communicates, is_point_to_point, wait_for, works_in
 from ._meter import Meter, gone_of
 from ._script import where
-from ._step import (list_length, new_bytes_of, split, storage_of, tensors_in, tensors_of,
+from ._step import (bytes_of, list_length, new_bytes_of, split, storage_of, tensors_in, tensors_of,
                     written_in)
 
 # Storages below this size stay on the device: a transfer costs more than it frees.
@@ -71,6 +72,7 @@ class Demand:
         self._declared = set()  # numbers that no plan has
         self._free = {}  # bytes -> of them, those whose storages are gone
         self._call = 0
+        self._returned = {}  # (function, bytes of what it takes) -> bytes it returned, if "meta" tensors say less
         self.works = []  # other threads do them on tensors that may leave, but not before they end
         self.marks = None  # None, or a list for a pair of device.mark()s around each call, without its transfers
         self._resize = device.resize
@@ -278,11 +280,15 @@ class Demand:
                          if loose.held is not None and loose.held not in self.reserved and self._is_away(loose)}
 
     def bring(self, tensors, function=None, args=(), kwargs=None):
-        """Brings what a call takes, and makes room for what it returns."""
+        """Brings what a call takes, and makes room for what it returns. Returns how many bytes it expects that to be."""
         storages = [storage for storage in map(storage_of, tensors) if storage is not None]
         used = [self._loose[s._cdata] for s in storages if s._cdata in self._loose]
-        new = new_bytes_of(function, tensors, args, kwargs, self.device.where) if function is not None else 0
+        new = 0
+        if function is not None:
+            new = new_bytes_of(function, tensors, args, kwargs, self.device.where)
+            new = max(new, self._returned.get((function, sum(map(bytes_of, tensors))), 0))
         self._bring(used, new)
+        return new
 
     def bring_all_but(self, storages):
         """Brings what the script has made, for a process that is about to be forked: all except for these, and those
@@ -327,7 +333,7 @@ class Demand:
         return results or None
 
     def _one(self, function, tensors, args, kwargs):
-        self.bring(tensors, function, args, kwargs)
+        expected = self.bring(tensors, function, args, kwargs)
         if function.__name__.startswith("set_.source_Storage"):  # else it would give it new memory
             self._bring([self._loose[args[1]._cdata]] if args[1]._cdata in self._loose else [])
         if self.marks is None:
@@ -336,12 +342,12 @@ class Demand:
             begin = self.device.mark()
             result = function(*args, **kwargs)
             self.marks.append((begin, self.device.mark()))
-        self.ran(function, tensors, args, kwargs, result)
+        self.ran(function, tensors, args, kwargs, result, expected)
         return result
 
-    def ran(self, function, tensors, args, kwargs, result):
-        """Takes note of what a call has written and returned."""
-        used = set()
+    def ran(self, function, tensors, args, kwargs, result, expected=math.inf):
+        """Takes note of what a call has written and returned, and where that is more than was expected, of how much."""
+        used, new, taken = set(), 0, tensors
         if function.__name__.startswith("set_."):  # a copy, or what a file had: it may leave
             tensors = tensors[1:]
         for tensor in tensors:
@@ -359,8 +365,13 @@ class Demand:
             storage = storage_of(tensor)
             if storage is None or storage._cdata in used:
                 continue
+            used.add(storage._cdata)
+            if tensor.device == self.device.where:
+                new += storage.nbytes()
             if tensor.device != self.device.where or self.add(storage) is None:
                 self.fixed.see(storage)
+        if new > expected:  # as the workspace of mkldnn_rnn_layer
+            self._returned[function, sum(map(bytes_of, taken))] = new
         if self.meter.bytes > self.limit():
             self.room(0)
 

@@ -223,7 +223,7 @@ class Memory(support.WithDaemon):
             script.train(2)
             torch.save([script.model, script.optimizer], file)
             file.seek(0)
-            script.model, script.optimizer = torch.load(file)
+            script.model, script.optimizer = torch.load(file, weights_only=False)
             script.rows = script.model[1].weight.detach()[1:]
             script.array = numpy.ones(WIDTH * WIDTH + 8, numpy.float32)
             script.model[2].weight.data = torch.from_numpy(script.array[8:].reshape(WIDTH, WIDTH))

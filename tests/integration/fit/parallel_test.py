@@ -23,7 +23,8 @@ class Parallel(support.WithDaemon):
     def start(self, way, ranks, pools):
         """`pools`: an address for each rank, "" without a pool. Returns (process, file that it writes, file of what it prints) of each rank."""
         environment = {**os.environ, "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
-                       "MASTER_PORT": str(support.free_port()), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+                       "MASTER_PORT": str(support.free_port()), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1",
+                       "USE_LIBUV": "0"}  # Debian's PyTorch 2 is built without it
         started = []
         for rank in range(ranks):
             out = self.folder / f"{way}.{ranks}.{pools[rank][:4]}.{rank}"

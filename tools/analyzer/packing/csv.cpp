@@ -19,7 +19,7 @@ Error at_line(std::size_t line, const std::string& what) {
 }
 
 /// Text from the file, shortened for a message.
-std::string quoted(std::string_view text) {
+std::string in_quotes(std::string_view text) {
   constexpr std::size_t kShown = 40;
   return '"' + std::string(text.substr(0, kShown)) + (text.size() > kShown ? "...\"" : "\"");
 }
@@ -63,14 +63,14 @@ Result<std::array<std::size_t, 4>> read_header(std::string_view line) {
     place[c] = static_cast<std::size_t>(at - names.begin());
   }
   if (right) return place;
-  return at_line(1, "expected the columns id,lower,upper,size, not " + quoted(line));
+  return at_line(1, "expected the columns id,lower,upper,size, not " + in_quotes(line));
 }
 
 Result<std::int64_t> read_number(std::string_view text, std::size_t line, std::string_view name) {
   std::int64_t number = 0;
   const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), number);
   const bool whole = end == text.data() + text.size() && !text.empty();
-  const std::string field = std::string(name) + ": " + quoted(text);
+  const std::string field = std::string(name) + ": " + in_quotes(text);
   if (!whole || code == std::errc::invalid_argument) {
     return at_line(line, field + " is not a whole number");
   }
@@ -91,7 +91,7 @@ Result<Buffer> read_row(std::string_view text, const std::array<std::size_t, 4>&
   Buffer buffer;
   const std::string_view id = fields[place[kId]];
   if (id.empty()) return at_line(line, "id: is empty");
-  if (id.size() > kIdBytesMax) return at_line(line, "id: " + quoted(id) + " is too long");
+  if (id.size() > kIdBytesMax) return at_line(line, "id: " + in_quotes(id) + " is too long");
   if (id.find('"') != std::string_view::npos) return at_line(line, "id: has a quote");
   buffer.id = std::string(id);
   std::int64_t* const numbers[] = {nullptr, &buffer.lower, &buffer.upper, &buffer.size};
@@ -134,7 +134,7 @@ Result<std::vector<Buffer>> read_buffers(std::string_view csv) {
     auto buffer = read_row(text, *place, line);
     if (!buffer) return buffer.error();
     if (!ids.insert(buffer->id).second) {
-      return at_line(line, "id: " + quoted(buffer->id) + " occurs twice");
+      return at_line(line, "id: " + in_quotes(buffer->id) + " occurs twice");
     }
     if (buffer->size > kNumberMax - sum)
       return at_line(line, "size: the sum of all sizes is above 2^60");

@@ -17,6 +17,7 @@ def main():
     group = {**os.environ, "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     group.setdefault("GLOO_SOCKET_IFNAME", "lo")
     group.setdefault("OMP_NUM_THREADS", "1")
+    group.setdefault("USE_LIBUV", "0")  # Debian's PyTorch 2 is built without it
     started = [subprocess.Popen([sys.executable, *sys.argv[2:]], env={**group, "RANK": str(rank), "LOCAL_RANK": str(rank)})
                for rank in range(ranks)]
     try:
