@@ -1,11 +1,13 @@
 // The C ABI of KV blocks. No exception leaves it.
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstring>
 #include <string>
 
 #include "client/api/c_handles.hpp"
 #include "client/blocks/open_blocks.hpp"
+#include "common/base/utf8.hpp"
 
 namespace {
 
@@ -28,6 +30,14 @@ Result<std::string> text_of(const char* given, const char* field) {
   std::string text = given == nullptr ? "" : given;
   if (text.size() <= kTextBytesMax) return text;
   return Error(Errc::kInvalidArgument, std::string(field) + ": more than 255 bytes");
+}
+
+/// A text that goes to the nodes as UTF-8. A daemon closes the connection on which other bytes
+/// come, and the job would lose the node.
+Result<std::string> utf8_of(const char* given, const char* field) {
+  auto text = text_of(given, field);
+  if (!text || ho::utf8_prefix(*text, kTextBytesMax) == *text) return text;
+  return Error(Errc::kInvalidArgument, std::string(field) + ": not UTF-8");
 }
 
 /// What a job says of its blocks, checked.
@@ -54,11 +64,13 @@ Result<BlocksOptions> read_blocks_options(const ho_blocks_options& given) {
   }
   parts.back() = std::to_string(known.rank);
   out.space = ho::client::block_space(parts);
-  auto tenant = text_of(known.tenant, "tenant");
+  const auto tenant = utf8_of(known.tenant, "tenant");
   if (!tenant) return tenant.error();
+  const auto model = utf8_of(known.model, "model");
+  if (!model) return model.error();
   out.tenant.tenant = tenant->empty() ? "default" : *tenant;
   out.tenant.secret = known.secret == nullptr ? "" : known.secret;
-  out.tenant.model = parts[0].empty() ? "unnamed" : parts[0];
+  out.tenant.model = model->empty() ? "unnamed" : *model;
   if ((known.block_bytes == nullptr) != (known.block_bytes_count == 0) ||
       known.block_bytes_count > kSizesMax) {
     return Error(Errc::kInvalidArgument, "block_bytes: at most 16 sizes");

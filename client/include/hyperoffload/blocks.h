@@ -37,7 +37,8 @@ extern "C" {
 
 typedef struct ho_blocks ho_blocks; /* a tenant's blocks of one model, in all nodes of a pool */
 
-/* For ho_blocks_open. A field that is zero has its default. Texts have at most 255 bytes. */
+/* For ho_blocks_open. A field that is zero has its default. Texts have at most 255 bytes; tenant
+   and model are UTF-8. */
 typedef struct ho_blocks_options {
   size_t struct_bytes; /* sizeof(ho_blocks_options): lets the struct grow */
   /* The jobs of one tenant share blocks. A tenant is this name together with the job's user (over

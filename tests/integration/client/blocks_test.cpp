@@ -311,6 +311,27 @@ TEST_CASE("client blocks: bad requests change nothing, and memory in use stays r
   CHECK(ho_disconnect(job.pool()) == HO_CONFLICT);
 }
 
+TEST_CASE("client blocks: options that are out of their limits are refused, and no node is lost") {
+  const TwoNodes nodes(spec());
+  Job job(nodes.address(0));
+  const auto opened = [&](const auto& change) {
+    ho_blocks_options options{};
+    options.struct_bytes = sizeof(options);
+    change(options);
+    ho_blocks* blocks = nullptr;
+    const ho_status status = ho_blocks_open(job.pool(), &options, &blocks);
+    REQUIRE(ho_blocks_close(blocks) == HO_OK);
+    return status;
+  };
+  const char* const not_utf8 = "caf\xe9";
+  CHECK(opened([&](auto& options) { options.tenant = not_utf8; }) == HO_INVALID_ARGUMENT);
+  CHECK(opened([&](auto& options) { options.model = not_utf8; }) == HO_INVALID_ARGUMENT);
+  CHECK(opened([&](auto& options) { options.salt = not_utf8; }) == HO_OK);  // stays in the job
+  CHECK(opened([&](auto& options) { options.secret = "\xff\xfe 16 bytes or more"; }) == HO_OK);
+  CHECK(count_of(job.put(0, 40), HO_OK) == 40);
+  CHECK(job.get(0, 40) == 40);
+}
+
 TEST_CASE("client blocks: requests that are under way when a job ends are let go") {
   const TwoNodes nodes(spec());
   const std::string good = key(1);
