@@ -49,6 +49,11 @@ struct BlocksOptions {
 };
 
 Result<BlocksOptions> read_blocks_options(const ho_blocks_options& given) {
+  // The fields of the first version. Without them the tenant would be the default one.
+  constexpr std::size_t kFirstBytes = offsetof(ho_blocks_options, deadline_ms) + sizeof(uint32_t);
+  if (given.struct_bytes < kFirstBytes) {
+    return Error(Errc::kInvalidArgument, "struct_bytes is not set to the struct's size");
+  }
   ho_blocks_options known{};
   std::memcpy(&known, &given, std::min(given.struct_bytes, sizeof(known)));
   BlocksOptions out;

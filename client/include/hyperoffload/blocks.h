@@ -63,7 +63,8 @@ typedef struct ho_blocks_options {
 /* Opens the tenant's blocks on all nodes of the pool that have a block store.
  *
  * HO_OK                *out is the caller's until ho_blocks_close.
- * HO_INVALID_ARGUMENT  a null argument; a text or a size that is out of its limits.
+ * HO_INVALID_ARGUMENT  a null argument; struct_bytes not set; a text or a size that is out of its
+ *                      limits.
  * HO_UNSUPPORTED       no node of the pool has a block store.
  * HO_UNAVAILABLE, HO_DEADLINE   no node that has one answers. If some answer, the others are left
  *                      out with a warning. */
