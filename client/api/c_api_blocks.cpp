@@ -140,7 +140,9 @@ ho_status ho_blocks_open(ho_pool* pool, const ho_blocks_options* options, ho_blo
     if (pool == nullptr || options == nullptr || out == nullptr) return null_argument();
     auto read = read_blocks_options(*options);
     if (!read) return read.error();
+    const auto largest = std::max_element(read->sizes.begin(), read->sizes.end());
     auto opened = ho::client::open_blocks(*pool->pool, read->tenant,
+                                          largest == read->sizes.end() ? 0 : *largest,
                                           std::chrono::milliseconds(read->deadline_ms));
     if (!opened) return opened.error();
     *out = new ho_blocks{pool, std::move(read->space), std::move(read->sizes), *opened};

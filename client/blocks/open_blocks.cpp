@@ -2,6 +2,7 @@
 
 #include <map>
 #include <mutex>
+#include <string>
 #include <utility>
 
 #include "common/base/log.hpp"
@@ -107,7 +108,7 @@ void follow(Pool& pool, Blocks& blocks, const BlocksTenantSpec& spec,
 }  // namespace
 
 Result<std::shared_ptr<Blocks>> open_blocks(Pool& pool, const BlocksTenantSpec& spec,
-                                            Duration deadline) {
+                                            std::uint64_t block_bytes_max, Duration deadline) {
   Blocks::Options options;
   options.deadline = deadline;
   Error last(Errc::kUnsupported,
@@ -125,6 +126,11 @@ Result<std::shared_ptr<Blocks>> open_blocks(Pool& pool, const BlocksTenantSpec& 
       log(LogLevel::kWarning, "left the block store of a node out",
           {{"node", node.label}, {"reason", store.error().message()}});
       continue;
+    }
+    if (const auto most = client->hello().segment_bytes; block_bytes_max > most) {
+      return Error(Errc::kInvalidArgument, "block_bytes: " + std::to_string(block_bytes_max) +
+                                               " is more than a segment of " + node.label + ", " +
+                                               std::to_string(most));
     }
     options.nodes.push_back({client->hello().node, NodeIndex(i), pool.driver_of(NodeIndex(i)),
                              node.fault, std::move(*store)});
