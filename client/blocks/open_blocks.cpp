@@ -116,7 +116,10 @@ Result<std::shared_ptr<Blocks>> open_blocks(Pool& pool, const BlocksTenantSpec& 
   std::map<NodeIndex, Client> opened;
   for (std::uint32_t i = 0; i < pool.nodes().size(); ++i) {
     const NodeSession& node = pool.nodes()[i];
-    if (node.fault->reason() != FaultReason::kNone) continue;
+    if (node.fault->reason() != FaultReason::kNone) {
+      last = Error(Errc::kUnavailable, node.label + " is lost: " + node.fault->words());
+      continue;
+    }
     auto client = pool.await_control(NodeIndex(i));
     auto store = open_store(pool, NodeIndex(i), client, spec);
     if (!store) {

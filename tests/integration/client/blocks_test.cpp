@@ -434,6 +434,24 @@ TEST_CASE(
   CHECK(job.get(0, 32) == 32);
 }
 
+TEST_CASE("client blocks: where all nodes are lost, an open does not say that none has a store") {
+  TwoNodes nodes(spec());
+  const PoolHandle pool = connect_pool(nodes.address(0), "auto");
+  for (int node : {0, 1}) {
+    nodes.daemon(node).send(SIGKILL);
+    nodes.daemon(node).wait();
+  }
+  ho_pool_room room{};
+  room.struct_bytes = sizeof(room);
+  REQUIRE(test::eventually(std::chrono::seconds(20), [&] {
+    return ho_pool_get_room(pool.get(), HO_ALL_NODES, &room) == HO_OK && room.nodes == 0;
+  }));
+  ho_blocks_options options{};
+  options.struct_bytes = sizeof(options);
+  ho_blocks* blocks = nullptr;
+  CHECK(ho_blocks_open(pool.get(), &options, &blocks) == HO_UNAVAILABLE);
+}
+
 TEST_CASE("client blocks: a pool without a store says so") {
   const TwoNodes nodes;
   const PoolHandle pool = connect_pool(nodes.address(0), "auto");
