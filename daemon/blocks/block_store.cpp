@@ -30,13 +30,20 @@ Result<std::uint32_t> BlockStore::open(SessionId session, const TenantSpec& spec
     return Error(Errc::kInvalidArgument, "model: at most 255 bytes");
   }
   const std::string key = tenant_key(spec);
-  const auto mine = sessions_.find(session);
-  if (mine != sessions_.end() && mine->second.size() >= kStoresPerSessionMax) {
-    return Error(Errc::kExhausted, "the session has opened " +
-                                       std::to_string(kStoresPerSessionMax) +
-                                       " block stores, the limit");
-  }
   auto found = tenants_.find(key);
+  if (const auto mine = sessions_.find(session); mine != sessions_.end()) {
+    const auto& stores = mine->second;
+    const auto again = std::find_if(stores.begin(), stores.end(), [&](const Opened& one) {
+      return found != tenants_.end() && one.tenant == found->second.get() &&
+             one.tenant->index.figures()[one.model.value()].first == model;
+    });
+    if (again != stores.end()) return static_cast<std::uint32_t>(again - stores.begin());
+    if (stores.size() >= kStoresPerSessionMax) {
+      return Error(Errc::kExhausted, "the session has opened " +
+                                         std::to_string(kStoresPerSessionMax) +
+                                         " block stores, the limit");
+    }
+  }
   if (found == tenants_.end()) {
     if (tenants_.size() >= kTenantsMax) {
       return Error(Errc::kExhausted,

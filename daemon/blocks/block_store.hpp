@@ -69,7 +69,8 @@ class BlockStore {
 
   /// Opens a tenant's blocks for an existing session. A new tenant's memory counts for
   /// `spec.owner`, up to its quota; then its own blocks are evicted. @return the store's number in
-  /// the session.
+  /// the session: of one that it opened before the same, as stores end with their session only.
+  /// kExhausted: kStoresPerSessionMax, kTenantsMax.
   enum class Limit : std::uint8_t { kQuota, kNone };
   [[nodiscard]] Result<std::uint32_t> open(SessionId session, const TenantSpec& spec,
                                            const std::string& model, Limit limit = Limit::kQuota);

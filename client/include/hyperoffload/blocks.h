@@ -66,6 +66,8 @@ typedef struct ho_blocks_options {
  * HO_INVALID_ARGUMENT  a null argument; struct_bytes not set; a text or a size that is out of its
  *                      limits.
  * HO_UNSUPPORTED       no node of the pool has a block store.
+ * HO_EXHAUSTED         the nodes have 256 tenants, or the job has opened 16 pairs of tenant and
+ *                      model. A close gives none of them back; the same pair counts once.
  * HO_UNAVAILABLE, HO_DEADLINE   no node that has one answers. If some answer, the others are left
  *                      out with a warning. */
 HO_API ho_status ho_blocks_open(ho_pool* pool, const ho_blocks_options* options, ho_blocks** out);

@@ -169,6 +169,22 @@ TEST_CASE("blocks: a tenant reaches neither keys nor segments of another") {
   CHECK(wrong.stored(1, 1) == 0);
 }
 
+TEST_CASE("blocks: a session that opens a store again has the same, and 16 different ones") {
+  const TempFolder folder;
+  const DaemonProcess daemon(folder, "d", {small_config(folder, kStore), {}});
+  const Job job(unix_address(folder), "chat");
+  const auto open = [&](const std::string& tenant, const std::string& model) {
+    const BlocksTenantSpec spec{tenant, "", model};
+    return job.client->blocks_open(job.session, spec, soon());
+  };
+  for (int i = 0; i < 40; ++i) CHECK(open("chat", "llama").value() == job.store);
+  for (int i = 1; i < 8; ++i) REQUIRE(open("chat", std::to_string(i)).ok());
+  for (int i = 0; i < 8; ++i) REQUIRE(open(std::to_string(i), "llama").ok());
+  CHECK(open("search", "llama").error().code() == Errc::kExhausted);
+  CHECK(open("chat", "llama").value() == job.store);
+  CHECK(open("7", "llama").value() == 15);
+}
+
 TEST_CASE("blocks: a full store evicts, and shares its segments equally between tenants") {
   const TempFolder folder;
   const DaemonProcess daemon(folder, "d", {small_config(folder, kStore), {}});
