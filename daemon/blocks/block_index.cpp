@@ -215,8 +215,8 @@ bool BlockIndex::remove(const BlockKey& key) {
 }
 
 BlockIndex::Reserved BlockIndex::reserve(const Want& want, Evict evict, TimePoint now) {
-  HO_CHECK(want.length_bytes >= kBlockBytesMin && want.length_bytes <= area_bytes_);
-  HO_CHECK(want.cost > 0 && want.model.value() < models_.size());
+  HO_CHECK(want.length_bytes >= kBlockBytesMin && want.cost > 0);
+  HO_CHECK(want.model.value() < models_.size());
   if (const auto found = visible_.find(want.key); found != visible_.end()) {
     use(*found->second, false);
     return {Answer::kExists, {}};

@@ -91,11 +91,8 @@ void BlockStore::reserve(SessionId session, std::uint32_t store, std::vector<Wan
   const auto use = opened(session, store);
   if (!use) return answer(use.error());
   for (const Wanted& one : wanted) {
-    if (!use->tenant->index.takes(one.length_bytes) || one.cost == 0) {
-      return answer(Error(Errc::kInvalidArgument,
-                          "a block has 4096 bytes to " + std::to_string(area_bytes()) +
-                              ", a tenant has blocks of at most " +
-                              std::to_string(BlockTier::kSizesMax) + " sizes"));
+    if (one.length_bytes < BlockIndex::kBlockBytesMin || one.cost == 0) {
+      return answer(Error(Errc::kInvalidArgument, "a block has 4096 bytes or more, and a cost"));
     }
   }
   go_on(*use->tenant, {session, use->model, std::move(wanted), {}, std::move(answer)});

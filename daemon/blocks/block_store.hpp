@@ -107,7 +107,8 @@ class BlockStore {
     std::uint32_t cost = 1;
   };
   using Reserved = std::function<void(const Result<std::vector<BlockIndex::Reserved>>&)>;
-  /// Reserves slots, one for each that is wanted; may make a segment for them first.
+  /// Reserves slots, one for each that is wanted; may make a segment for them first. For a block
+  /// that is larger than a segment, or of one size more than a tenant may have, there is no room.
   void reserve(SessionId session, std::uint32_t store, std::vector<Wanted> wanted, Reserved answer);
 
   /// Ends what sessions had that are gone, old reservations and pins, and, where the daemon drains,

@@ -109,7 +109,8 @@ typedef struct ho_block_done {
   /* HO_OK         get: the bytes are there. put: the block is stored, now or before. exists: it was
                    stored. remove: it was stored and is removed.
      HO_NOT_FOUND  get, exists, remove: no such block, or it cannot be read.
-     HO_EXHAUSTED  put: no room, since all blocks are pinned or being written.
+     HO_EXHAUSTED  put: no room, since all blocks are pinned or being written, or the node does not
+                   take this size: it is above its segments, or the tenant has 16 others.
      HO_UNAVAILABLE, HO_DEADLINE and others   put: not stored, or not known in time. */
   ho_status status;
 } ho_block_done;

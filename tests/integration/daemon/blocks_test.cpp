@@ -293,7 +293,7 @@ TEST_CASE("blocks: an administrator clears a tenant, whose memory is free then")
   CHECK(daemon.wait().code == 0);
 }
 
-TEST_CASE("blocks: a request with more sizes than a tenant may have gets some of them") {
+TEST_CASE("blocks: sizes that the store does not take cost a request none of its other blocks") {
   const TempFolder folder;
   std::string config = small_config(folder, "blocks { ddr_bytes: \"48MiB\" }\n");
   config.replace(config.find("33554432"), 8, "67108864");
@@ -301,6 +301,7 @@ TEST_CASE("blocks: a request with more sizes than a tenant may have gets some of
   Job job(unix_address(folder), "chat");
   std::vector<BlockWish> wishes;
   for (std::uint64_t i = 0; i < 20; ++i) wishes.push_back({key(i), 4 * kKiB * (i + 1), 1});
+  wishes.front().length_bytes = 4 * kMiB;  // a segment has 2 MiB; of the rest 16 sizes are taken
   const auto slots = answer_of<std::vector<BlockSlot>>([&](auto done) {
     return job.client->blocks_reserve(job.session, job.store, wishes, std::move(done));
   });
@@ -309,7 +310,8 @@ TEST_CASE("blocks: a request with more sizes than a tenant may have gets some of
     return slot.answer == BlockAnswer::kReserved;
   });
   CHECK(reserved == 16);
-  CHECK(job.put(100, 1, 4 * kKiB) == 1);
+  CHECK(slots->front().answer == BlockAnswer::kNoRoom);
+  CHECK(job.put(100, 1, 8 * kKiB) == 1);
 }
 
 namespace {
