@@ -217,7 +217,8 @@ bool BlockIndex::remove(const BlockKey& key) {
 BlockIndex::Reserved BlockIndex::reserve(const Want& want, Evict evict, TimePoint now) {
   HO_CHECK(want.length_bytes >= kBlockBytesMin && want.cost > 0);
   HO_CHECK(want.model.value() < models_.size());
-  if (const auto found = visible_.find(want.key); found != visible_.end()) {
+  const auto found = visible_.find(want.key);
+  if (found != visible_.end() && found->second->length_bytes == want.length_bytes) {
     use(*found->second, false);
     return {Answer::kExists, {}};
   }
@@ -242,9 +243,12 @@ bool BlockIndex::commit(BlockId id, SessionId session, const BlockChecksum& chec
     return false;
   }
   if (const auto other = visible_.find(block->key); other != visible_.end()) {
-    use(*other->second, false);
-    forget(*block);
-    return true;
+    if (other->second->length_bytes == block->length_bytes) {
+      use(*other->second, false);
+      forget(*block);
+      return true;
+    }
+    take_out(*other->second);  // no get of this size would find it
   }
   reserved_.erase(block->number);
   block->state = State::kStored;

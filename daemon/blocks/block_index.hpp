@@ -143,10 +143,11 @@ class BlockIndex {
     Answer answer = Answer::kNoRoom;
     BlockPlace place;  ///< while kReserved
   };
-  /// Reserves a slot for a new block, which an existing key does not need. Two sessions may reserve
-  /// for one key; the first commit stores it.
+  /// Reserves a slot for a new block, which an existing key of this size does not need. Two
+  /// sessions may reserve for one key; the first commit stores it.
   [[nodiscard]] Reserved reserve(const Want& want, Evict evict, TimePoint now);
-  /// Makes a reserved block visible, or frees its slot where the key is stored by now.
+  /// Makes a reserved block visible, in place of one of another size; or frees its slot where the
+  /// key is stored by now.
   /// @return false: the reservation has ended, or is another session's.
   [[nodiscard]] bool commit(BlockId id, SessionId session, const BlockChecksum& checksum);
   /// Ends a reservation of the session, or a stored block whose bytes are damaged. Without effect

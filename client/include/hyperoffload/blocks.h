@@ -106,8 +106,9 @@ HO_API ho_status ho_blocks_submit(ho_blocks* blocks, ho_blocks_op op, const ho_b
 typedef struct ho_block_done {
   uint64_t ticket;
   uint32_t index; /* the item's index in its request */
-  /* HO_OK         get: the bytes are there. put: the block is stored, now or before. exists: it was
-                   stored. remove: it was stored and is removed.
+  /* HO_OK         get: the bytes are there. put: the block is stored, now or before; one of another
+                   size that had its key is gone. exists: it was stored. remove: it was stored and
+                   is removed.
      HO_NOT_FOUND  get, exists, remove: no such block, or it cannot be read.
      HO_EXHAUSTED  put: no room, since all blocks are pinned or being written, or the node does not
                    take this size: it is above its segments, or the tenant has 16 others.

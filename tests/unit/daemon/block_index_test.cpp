@@ -176,6 +176,28 @@ TEST_CASE("block index: of two that store one key the first stays") {
   CHECK(store.index.blocks() == 1);
 }
 
+TEST_CASE("block index: a block of another size takes the place of one under its key") {
+  Store store;
+  constexpr std::uint64_t kOtherBytes = 64 * kKiB;
+  store.index.add_area(kDdr, AreaId(2), kOtherBytes);
+  REQUIRE(store.put(1));
+  const std::vector<BlockKey> keys{key(1)};
+  const auto pinned = store.index.pin(keys, store.model, kOther, kStart + 1s);
+  const auto made = store.index.reserve({key(1), kOtherBytes, 1, store.model, kMine},
+                                        BlockIndex::Evict::kNo, kStart);
+  REQUIRE(made.answer == BlockIndex::Answer::kReserved);
+  CHECK(store.place(1)->length_bytes == kBlock);  // until the other one is there
+  REQUIRE(store.index.commit(made.place.id, kMine, {3, 4}));
+  CHECK(store.place(1)->length_bytes == kOtherBytes);
+  CHECK(store.place(1)->checksum == BlockChecksum{3, 4});
+  CHECK(store.index.blocks() == 1);
+  CHECK(store.index.figures().front().second.bytes == kOtherBytes);
+  store.index.unpin(pinned.pin, kOther);
+  for (std::uint64_t i = 2; i < 10; ++i) {  // the first one's slot is free by now
+    CHECK(store.reserve(i, 1, BlockIndex::Evict::kNo).answer == BlockIndex::Answer::kReserved);
+  }
+}
+
 TEST_CASE("block index: the coldest segment holds the block used longest ago, and nothing in use") {
   Store store(2);
   for (std::uint64_t i = 0; i < 16; ++i) REQUIRE(store.put(i));
