@@ -25,7 +25,7 @@ struct Pinning {
   std::mutex mutex;
   std::condition_variable changed;
   std::size_t left = 0;
-  std::vector<BlocksPinned> pinned;  ///< by node
+  std::vector<BlocksPinned> pinned;  ///< by question
 };
 
 }  // namespace
@@ -154,38 +154,43 @@ std::size_t Blocks::drain(std::span<BlockDone> out) {
 }
 
 Blocks::Matched Blocks::match(std::span<const BlockName> chain) {
-  std::vector<std::vector<BlockDigest>> keys(nodes_.size());
-  std::vector<std::vector<std::size_t>> positions(nodes_.size());
-  std::vector<StorePtr> stores;
+  struct Question {
+    StorePtr store;
+    std::vector<BlockDigest> keys;
+    std::vector<std::size_t> positions;  // in the chain, by key
+  };
+  std::vector<Question> questions;
+  std::vector<std::size_t> filling(nodes_.size(), SIZE_MAX);  // questions by node
   Matched out;
-  out.count = chain.size();
+  out.count = std::min(chain.size(), kMatchedMax);
   std::unique_lock own(mutex_);
-  for (const Node& node : nodes_) stores.push_back(node.store);
   for (std::size_t i = 0; i < out.count; ++i) {
     const auto node = route(chain[i].digest);
-    if (!node || keys[*node].size() == kBlockKeysMax) {
+    if (!node) {
       out.count = i;
       break;
     }
-    keys[*node].push_back(chain[i].digest);
-    positions[*node].push_back(i);
+    std::size_t& at = filling[*node];
+    if (at == SIZE_MAX || questions[at].keys.size() == kBlockKeysMax) {
+      at = questions.size();
+      questions.push_back({nodes_[*node].store, {}, {}});
+    }
+    questions[at].keys.push_back(chain[i].digest);
+    questions[at].positions.push_back(i);
   }
   own.unlock();
   const auto waiting = std::make_shared<Pinning>();
-  waiting->pinned.resize(nodes_.size());
-  for (std::size_t node = 0; node < nodes_.size(); ++node) {
-    if (keys[node].empty()) continue;
-    {
+  waiting->pinned.resize(questions.size());
+  waiting->left = questions.size();
+  for (std::size_t at = 0; at < questions.size(); ++at) {
+    const auto told = [waiting, at](const Result<BlocksPinned>& answer) {
       const std::lock_guard lock(waiting->mutex);
-      waiting->left += 1;
-    }
-    const auto told = [waiting, node](const Result<BlocksPinned>& answer) {
-      const std::lock_guard lock(waiting->mutex);
-      if (answer) waiting->pinned[node] = *answer;
+      if (answer) waiting->pinned[at] = *answer;
       waiting->left -= 1;
       waiting->changed.notify_all();
     };
-    const auto asked = stores[node]->at.control->pin(keys[node], options_.pin_time, told);
+    const Question& one = questions[at];
+    const auto asked = one.store->at.control->pin(one.keys, options_.pin_time, told);
     if (!asked) told(asked.error());
   }
   std::vector<BlocksPinned> pinned;
@@ -196,10 +201,11 @@ Blocks::Matched Blocks::match(std::span<const BlockName> chain) {
     pinned = waiting->pinned;
   }
   std::vector<std::pair<StorePtr, std::uint64_t>> pins;
-  for (std::size_t node = 0; node < nodes_.size(); ++node) {
-    if (pinned[node].pin != 0) pins.emplace_back(stores[node], pinned[node].pin);
-    if (pinned[node].count >= positions[node].size()) continue;
-    out.count = std::min(out.count, positions[node][pinned[node].count]);
+  for (std::size_t at = 0; at < questions.size(); ++at) {
+    const Question& one = questions[at];
+    if (pinned[at].pin != 0) pins.emplace_back(one.store, pinned[at].pin);
+    if (pinned[at].count >= one.positions.size()) continue;
+    out.count = std::min(out.count, one.positions[pinned[at].count]);
   }
   if (pins.empty()) return out;
   own.lock();

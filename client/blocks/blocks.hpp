@@ -80,6 +80,8 @@ class Blocks final : public TransferSource, public std::enable_shared_from_this<
   static constexpr std::size_t kActiveMax = 12;
   static constexpr std::size_t kBlocksPerRequest = 1024;
   static constexpr std::size_t kMovingMax = 2048;  ///< transfers handed to the mover
+  /// Names of a chain that match() looks at: eight requests to a node at a time.
+  static constexpr std::size_t kMatchedMax = 8 * kBlockKeysMax;
 
   struct Options {
     std::vector<BlocksNode> nodes;
@@ -101,8 +103,8 @@ class Blocks final : public TransferSource, public std::enable_shared_from_this<
     std::size_t count = 0;  ///< leading names that are stored
     std::uint64_t pin = 0;  ///< keeps them from being evicted, until unpin(); 0: none
   };
-  /// Finds the longest run of stored blocks at the beginning of a chain. Waits for the nodes; one
-  /// that does not answer ends the run.
+  /// Finds the longest run of stored blocks at the beginning of a chain, of kMatchedMax at most.
+  /// Waits for the nodes; one that does not answer ends the run.
   [[nodiscard]] Matched match(std::span<const BlockName> chain);
   /// @return false: no such pin.
   bool unpin(std::uint64_t pin);

@@ -127,7 +127,9 @@ HO_API size_t ho_blocks_drain(ho_blocks* blocks, ho_block_done* done, size_t cou
  * they are not evicted until ho_blocks_unpin, ho_blocks_close, or 30 s have passed. Uses only the
  * keys of the items. Waits for the nodes, 2 s at most.
  *
- * HO_OK    *found: leading items that are stored. *pin: for ho_blocks_unpin; 0: nothing is pinned.
+ * HO_OK    *found: leading items that are stored; it looks at 65536 at most. *pin: for
+ *          ho_blocks_unpin; 0: nothing is pinned. A node keeps 256 pins of a job, of which a match
+ *          takes one for each 8192 keys there. Of further ones it only tells what is stored.
  * HO_INVALID_ARGUMENT  a null argument, or a key out of its limits. */
 HO_API ho_status ho_blocks_match(ho_blocks* blocks, const ho_block* chain, size_t count,
                                  size_t* found, uint64_t* pin);

@@ -248,6 +248,28 @@ TEST_CASE("client blocks: a match finds the longest prefix over all nodes and pi
   CHECK(job.blocks().match(chain).found == 0);
 }
 
+TEST_CASE(
+    "client blocks: a match takes several requests for a long chain, and 256 pins of a node") {
+  const TwoNodes nodes(spec());
+  Job job(nodes.address(0));
+  REQUIRE(count_of(job.put(0, 1), HO_OK) == 1);
+  const std::string stored = key(0);
+  const std::string absent = key(1);
+  std::vector<ho_block> chain(30'000, {stored.data(), stored.size(), nullptr, 0, 0});
+  const auto all = job.blocks().match(chain);
+  CHECK(all.found == chain.size());
+  job.blocks().unpin(all.pin);
+  chain[20'000].key = absent.data();
+  const auto some = job.blocks().match(chain);
+  CHECK(some.found == 20'000);
+  job.blocks().unpin(some.pin);
+  chain.resize(1);
+  for (int i = 0; i < 256; ++i) REQUIRE(job.blocks().match(chain).pin != 0);
+  const auto without = job.blocks().match(chain);
+  CHECK(without.found == 1);
+  CHECK(without.pin == 0);
+}
+
 TEST_CASE("client blocks: a killed node's blocks are misses, and new ones go to the other") {
   TwoNodes nodes(spec());
   Job job(nodes.address(0));
