@@ -117,7 +117,8 @@ typedef struct ho_block_done {
 } ho_block_done;
 
 /* A descriptor that is readable when ho_blocks_drain has work: outcomes, or a deadline. It lives as
- * long as `blocks`. Reading 8 bytes from it, as from an eventfd, is harmless. -1 for NULL. */
+ * long as `blocks`. It may be read, 8 bytes at a time as an eventfd: then it is readable again only
+ * after ho_blocks_drain, so call that after each read, until it returns 0. -1 for NULL. */
 HO_API int ho_blocks_event_fd(const ho_blocks* blocks);
 /* Moves up to `count` outcomes into `done`, and compares the checksums of gets among them. Does not
  * wait. Returns their number; 0: none now. Call it until it returns 0. */
