@@ -17,9 +17,12 @@
  * Threads. All functions except ho_blocks_event_fd: one thread at a time per pool, as ho_get. The
  * library starts no thread for blocks, and never calls the job.
  *
- * Restarts. An upgrade of a node's daemon keeps its blocks, a crash does not. Opened blocks go on
- * in both cases: until the next daemon is there, gets of that node's keys are HO_NOT_FOUND and puts
- * fail.
+ * Restarts. An upgrade of a node's daemon keeps its blocks, a crash does not. Where systemd starts
+ * the daemon and keeps its memory, opened blocks go on in both cases: until the next daemon is
+ * there, gets of that node's keys are HO_NOT_FOUND and puts fail. Without that a job has lost the
+ * node when its daemon ends. Its keys go to the other nodes that have a store; where none is left,
+ * gets are HO_NOT_FOUND and puts HO_UNAVAILABLE. To use the node again, close the blocks, and open
+ * them on a new connection (ho_connect).
  *
  * Outcomes. Each submitted item has exactly one outcome, whatever fails. If a get is HO_OK, its
  * memory has the bytes that were put for its key: ho_blocks_drain compares a checksum of key and
