@@ -146,6 +146,12 @@ def vllm():
         for i, row in enumerate([9, 8, 7, 6]):
             assert memory[row * BLOCK:(row + 1) * BLOCK] == content(i)
         assert tier.lookup(keys[7], context) is False  # not promised again
+        # Not a row of the view for each key: nothing is moved.
+        for number, bad in enumerate(([1], [1, 2, 3], [1, rows], [-1, 0])):
+            job = Job(job_id=number, keys=[b"x", b"y"], is_promotion=False, req_context=context, **{ids: bad})
+            tier.submit_store(job)
+            assert finished(tier, poll, 1) == {number: False}, bad
+        assert settled(tier, b"x", context) is False
         tier.on_schedule_end(None)
         (tier.on_request_finished if new else tier.request_finished)(context)
         assert list(tier.take_events()) == []

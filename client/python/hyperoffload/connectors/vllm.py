@@ -52,6 +52,7 @@ class HyperOffloadTier(SecondaryTierManager):
         self.tier_type = tier_type
         view = memoryview(primary_kv_view)
         self._row_bytes = view.strides[0] if view.ndim > 1 else view.nbytes
+        self._rows = view.nbytes // self._row_bytes
         self._view = view  # keeps the memory
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(view))
         self._blocks = _blocks.Blocks(pool, name="vllm", **parameters)
@@ -92,10 +93,11 @@ class HyperOffloadTier(SecondaryTierManager):
             rows = job.block_ids
         keys = list(job.keys)
         try:
-            items = [(key, self._address + int(row) * self._row_bytes, self._row_bytes)
+            rows = [int(row) for row in rows]
+            if len(keys) != len(rows) or not all(0 <= row < self._rows for row in rows):
+                raise ValueError("not one row of the view for each key")
+            items = [(key, self._address + row * self._row_bytes, self._row_bytes)
                      for key, row in zip(keys, rows)]
-            if len(items) != len(rows):
-                raise ValueError("keys and rows differ in number")
             if not items:
                 self._finished.append(JobResult(job.job_id, True))
                 return
