@@ -231,6 +231,8 @@ def sglang():
     assert storage.batch_get(keys, None) == [None] * 8
     assert storage.get("generic", None) is None and storage.set("generic", None) is False
     assert storage.batch_set(keys, None) is False
+    assert storage.batch_get_v1(keys=keys, host_indices=None) == [False] * 8 and storage.batch_get_v1() == []
+    assert storage.exists(key=None, more=1) is False and storage.batch_exists(keys=[None]) == 0
     assert storage.batch_get_v1([], []) == [] and storage.batch_exists([]) == 0
     logging.disable(logging.NOTSET)
     storage.clear()

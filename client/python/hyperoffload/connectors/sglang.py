@@ -29,7 +29,7 @@ _PARAMETERS = ("tenant", "secret", "salt", "dtype", "deadline_ms")
 
 
 def _quiet(otherwise):
-    """The call returns `otherwise(its arguments)` where it would raise."""
+    """Where the call would raise, it returns `otherwise`: if that is a list, once for each of its keys."""
     def decorate(call):
         @functools.wraps(call)
         def safe(self, *arguments, **named):
@@ -37,7 +37,9 @@ def _quiet(otherwise):
                 return call(self, *arguments, **named)
             except Exception:
                 _log.exception("%s failed; taken for a miss", call.__name__)
-                return otherwise(*arguments)
+                if not isinstance(otherwise, list):
+                    return otherwise
+                return otherwise * len(named.get("keys", arguments[0] if arguments else ()))
         return safe
     return decorate
 
@@ -70,7 +72,7 @@ class HyperOffloadStorage(HiCacheStorage):
         self._pins = collections.deque()  # what the last answers pin; threads share it
         self.mem_pool_host = None
 
-    @_quiet(lambda *_: None)
+    @_quiet(None)
     def register_mem_pool_host(self, mem_pool_host):
         self.mem_pool_host = mem_pool_host
         buffer = mem_pool_host.kv_buffer
@@ -92,20 +94,20 @@ class HyperOffloadStorage(HiCacheStorage):
         done = self._blocks.run(op, self._pages(keys, host_indices))
         return [all(done[at:at + self._pieces]) for at in range(0, len(done), self._pieces)]
 
-    @_quiet(lambda keys, *_: [False] * len(keys))
+    @_quiet([False])
     def batch_get_v1(self, keys, host_indices, extra_info=None):
         return self._move(_blocks.GET, keys, host_indices) if keys else []
 
-    @_quiet(lambda keys, *_: [False] * len(keys))
+    @_quiet([False])
     def batch_set_v1(self, keys, host_indices, extra_info=None):
         return self._move(_blocks.PUT, keys, host_indices) if keys else []
 
-    @_quiet(lambda *_: None)
+    @_quiet(None)
     def get(self, key, target_location=None, target_sizes=None):
         found = self._blocks.run(_blocks.GET, [(f"{key}#0", *_place(target_location))])
         return target_location if found[0] else None
 
-    @_quiet(lambda keys, *_: [None] * len(keys))
+    @_quiet([None])
     def batch_get(self, keys, target_locations=None, target_sizes=None):
         if not keys:
             return []
@@ -113,12 +115,12 @@ class HyperOffloadStorage(HiCacheStorage):
         found = self._blocks.run(_blocks.GET, items)
         return [target if ok else None for target, ok in zip(target_locations, found)]
 
-    @_quiet(lambda *_: False)
+    @_quiet(False)
     def set(self, key, value=None, target_location=None, target_sizes=None):
         value = target_location if value is None else value
         return self._blocks.run(_blocks.PUT, [(f"{key}#0", *_place(value))])[0]
 
-    @_quiet(lambda *_: False)
+    @_quiet(False)
     def batch_set(self, keys, values=None, target_locations=None, target_sizes=None):
         values = target_locations if values is None else values
         if not keys:
@@ -126,11 +128,11 @@ class HyperOffloadStorage(HiCacheStorage):
         items = [(f"{key}#0", *_place(value)) for key, value in zip(keys, values)]
         return all(self._blocks.run(_blocks.PUT, items))
 
-    @_quiet(lambda *_: False)
+    @_quiet(False)
     def exists(self, key):
         return all(self._blocks.run(_blocks.EXISTS, self._names(key)))
 
-    @_quiet(lambda *_: 0)
+    @_quiet(0)
     def batch_exists(self, keys, extra_info=None):
         """How many leading keys are stored. HiCache gets them next: until then they are pinned, and
         those on flash come to memory."""
@@ -149,6 +151,6 @@ class HyperOffloadStorage(HiCacheStorage):
     def get_stats(self):
         return None
 
-    @_quiet(lambda *_: None)
+    @_quiet(None)
     def close(self):
         self._blocks.close()
