@@ -161,12 +161,16 @@ def vllm():
 class Tensor:
     """Host memory as SGLang passes it."""
 
-    def __init__(self, size):
+    def __init__(self, size, contiguous=True):
+        self.contiguous = contiguous
         self.bytes = bytearray(size)
         self.view = (ctypes.c_char * size).from_buffer(self.bytes)
 
     def data_ptr(self):
         return ctypes.addressof(self.view)
+
+    def is_contiguous(self):
+        return self.contiguous
 
     def numel(self):
         return len(self.bytes) // 2
@@ -231,6 +235,13 @@ def sglang():
     assert storage.batch_get(keys, None) == [None] * 8
     assert storage.get("generic", None) is None and storage.set("generic", None) is False
     assert storage.batch_set(keys, None) is False
+    assert storage.batch_set(["two", "values"], [value]) is False
+    assert storage.batch_get(["generic", "generic-2"], [target]) == [None, None]
+    # Its bytes are not those from its address on.
+    strided = Tensor(BLOCK, contiguous=False)
+    assert storage.set("strided", strided) is False and storage.batch_set(["strided"], [strided]) is False
+    assert storage.get("generic", strided) is None and not any(strided.bytes)
+    assert storage.batch_get(["generic"], [strided]) == [None] and not any(strided.bytes)
     assert storage.batch_get_v1(keys=keys, host_indices=None) == [False] * 8 and storage.batch_get_v1() == []
     assert storage.exists(key=None, more=1) is False and storage.batch_exists(keys=[None]) == 0
     assert storage.batch_get_v1([], []) == [] and storage.batch_exists([]) == 0

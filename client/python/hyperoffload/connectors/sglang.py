@@ -46,7 +46,16 @@ def _quiet(otherwise):
 
 def _place(tensor):
     """Address and length of a tensor of host memory."""
+    if not tensor.is_contiguous():  # between its elements is memory of others
+        raise ValueError("the tensor is not contiguous")
     return tensor.data_ptr(), tensor.numel() * tensor.element_size()
+
+
+def _items(keys, tensors):
+    """Blocks of keys, each in a tensor."""
+    if len(keys) != len(tensors):
+        raise ValueError(f"{len(tensors)} tensors for {len(keys)} keys")
+    return [(f"{key}#0", *_place(tensor)) for key, tensor in zip(keys, tensors)]
 
 
 class HyperOffloadStorage(HiCacheStorage):
@@ -104,29 +113,27 @@ class HyperOffloadStorage(HiCacheStorage):
 
     @_quiet(None)
     def get(self, key, target_location=None, target_sizes=None):
-        found = self._blocks.run(_blocks.GET, [(f"{key}#0", *_place(target_location))])
+        found = self._blocks.run(_blocks.GET, _items([key], [target_location]))
         return target_location if found[0] else None
 
     @_quiet([None])
     def batch_get(self, keys, target_locations=None, target_sizes=None):
         if not keys:
             return []
-        items = [(f"{key}#0", *_place(target)) for key, target in zip(keys, target_locations)]
-        found = self._blocks.run(_blocks.GET, items)
+        found = self._blocks.run(_blocks.GET, _items(keys, target_locations))
         return [target if ok else None for target, ok in zip(target_locations, found)]
 
     @_quiet(False)
     def set(self, key, value=None, target_location=None, target_sizes=None):
         value = target_location if value is None else value
-        return self._blocks.run(_blocks.PUT, [(f"{key}#0", *_place(value))])[0]
+        return self._blocks.run(_blocks.PUT, _items([key], [value]))[0]
 
     @_quiet(False)
     def batch_set(self, keys, values=None, target_locations=None, target_sizes=None):
         values = target_locations if values is None else values
         if not keys:
             return True
-        items = [(f"{key}#0", *_place(value)) for key, value in zip(keys, values)]
-        return all(self._blocks.run(_blocks.PUT, items))
+        return all(self._blocks.run(_blocks.PUT, _items(keys, values)))
 
     @_quiet(False)
     def exists(self, key):
