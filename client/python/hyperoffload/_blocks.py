@@ -13,7 +13,7 @@ import time
 from . import _library
 
 GET, PUT, EXISTS, REMOVE = range(4)
-OK = 0
+OK, EXHAUSTED = 0, 7
 
 
 class _Options(ctypes.Structure):

@@ -251,6 +251,23 @@ def sglang():
     return storage, host, keys
 
 
+def sglang_full():
+    """Backup and prefetch in turn, until far more was stored than there is room for. Pages that were matched, and got or
+    never got, keep no others from being stored."""
+    from hyperoffload.connectors.sglang import HyperOffloadStorage
+    config = types.SimpleNamespace(extra_config={"pool": pool, "tenant": "sglang"}, is_mla_model=True, model_name="full")
+    storage, host = HyperOffloadStorage(config), HostPool(32)
+    storage.register_mem_pool_host(host)
+    for turn in range(60):  # each turn has 2 MiB, the store 32
+        keys = [f"{turn}-{i}" for i in range(16)]
+        stored, found = storage.batch_set_v1(keys, range(16)), storage.batch_exists(keys)
+        assert all(stored) and found == 16, f"turn {turn}: stored {sum(stored)}, found {found}"
+        if turn < 30:
+            assert storage.batch_get_v1(keys, range(16, 32)) == [True] * 16
+            assert storage._pins == {}, "what was got is pinned"
+    storage.close()
+
+
 def shown():
     done = run("blocks", "ls", "-o", "json")
     assert done.returncode == 0, done
@@ -287,6 +304,7 @@ blocks {{ ddr_bytes: 33554432 }}
         vllm()
         storage, host, keys = sglang()
         shown()
+        sglang_full()
         # The node dies: misses, and no exception.
         logging.disable(logging.CRITICAL)
         process.kill()

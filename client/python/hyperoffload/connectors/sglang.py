@@ -12,9 +12,9 @@ HiCache calls it on threads that it never starts again, so no call raises: what 
 a block that is not stored, and is logged.
 """
 
-import collections
 import functools
 import logging
+import threading
 
 from .. import _blocks
 
@@ -78,7 +78,8 @@ class HyperOffloadStorage(HiCacheStorage):
             rank=rank, layout=layout + str(extra.get("layout", "")),
             **{key: extra[key] for key in _PARAMETERS if key in extra})
         self._pieces = 1  # blocks to a page; learnt from the first page that is moved
-        self._pins = collections.deque()  # what the last answers pin; threads share it
+        self._lock = threading.Lock()
+        self._pins = {}  # pages that were matched and not got yet, by pin
         self.mem_pool_host = None
 
     @_quiet(None)
@@ -99,41 +100,71 @@ class HyperOffloadStorage(HiCacheStorage):
         names = [name for key in keys for name in self._names(key)]
         return list(zip(names, map(int, addresses), map(int, sizes)))
 
-    def _move(self, op, keys, host_indices):
-        done = self._blocks.run(op, self._pages(keys, host_indices))
+    def _by_page(self, done):
         return [all(done[at:at + self._pieces]) for at in range(0, len(done), self._pieces)]
+
+    def _unpin(self, choose):
+        """Ends the pins that `choose()` returns. Returns how many."""
+        with self._lock:
+            ended = choose()
+            for pin in ended:
+                del self._pins[pin]
+        for pin in ended:
+            self._blocks.unpin(pin)
+        return len(ended)
+
+    def _get(self, keys, items):
+        """Gets blocks. Pages that were matched for that need no pin any more."""
+        found = self._blocks.run(_blocks.GET, items)
+
+        def got():
+            for pages in self._pins.values():
+                pages.difference_update(keys)
+            return [pin for pin, pages in self._pins.items() if not pages]
+        self._unpin(got)
+        return found
+
+    def _put(self, items):
+        """Stores blocks; those that pins leave no room for, once more without them."""
+        done = self._blocks.wait(self._blocks.submit(_blocks.PUT, items))
+        left = [at for at, status in enumerate(done) if status == _blocks.EXHAUSTED]
+        if left and self._unpin(lambda: list(self._pins)):
+            again = self._blocks.wait(self._blocks.submit(_blocks.PUT, [items[at] for at in left]))
+            for at, status in zip(left, again):
+                done[at] = status
+        return [status == _blocks.OK for status in done]
 
     @_quiet([False])
     def batch_get_v1(self, keys, host_indices, extra_info=None):
-        return self._move(_blocks.GET, keys, host_indices) if keys else []
+        return self._by_page(self._get(keys, self._pages(keys, host_indices))) if keys else []
 
     @_quiet([False])
     def batch_set_v1(self, keys, host_indices, extra_info=None):
-        return self._move(_blocks.PUT, keys, host_indices) if keys else []
+        return self._by_page(self._put(self._pages(keys, host_indices))) if keys else []
 
     @_quiet(None)
     def get(self, key, target_location=None, target_sizes=None):
-        found = self._blocks.run(_blocks.GET, _items([key], [target_location]))
+        found = self._get([key], _items([key], [target_location]))
         return target_location if found[0] else None
 
     @_quiet([None])
     def batch_get(self, keys, target_locations=None, target_sizes=None):
         if not keys:
             return []
-        found = self._blocks.run(_blocks.GET, _items(keys, target_locations))
+        found = self._get(keys, _items(keys, target_locations))
         return [target if ok else None for target, ok in zip(target_locations, found)]
 
     @_quiet(False)
     def set(self, key, value=None, target_location=None, target_sizes=None):
         value = target_location if value is None else value
-        return self._blocks.run(_blocks.PUT, _items([key], [value]))[0]
+        return self._put(_items([key], [value]))[0]
 
     @_quiet(False)
     def batch_set(self, keys, values=None, target_locations=None, target_sizes=None):
         values = target_locations if values is None else values
         if not keys:
             return True
-        return all(self._blocks.run(_blocks.PUT, _items(keys, values)))
+        return all(self._put(_items(keys, values)))
 
     @_quiet(False)
     def exists(self, key):
@@ -142,15 +173,17 @@ class HyperOffloadStorage(HiCacheStorage):
     @_quiet(0)
     def batch_exists(self, keys, extra_info=None):
         """How many leading keys are stored. HiCache gets them next: until then they are pinned, and
-        those on flash come to memory."""
+        those on flash come to memory. What it does not get is pinned until there is no room for
+        puts, or too much is pinned."""
         if not keys:
             return 0
         found, pin = self._blocks.match([name for key in keys for name in self._names(key)])
+        pages = found // self._pieces
         if pin:
-            self._pins.append(pin)
-        while len(self._pins) > _PINS_MAX:
-            self._blocks.unpin(self._pins.popleft())
-        return found // self._pieces
+            with self._lock:
+                self._pins[pin] = set(keys[:pages])
+            self._unpin(lambda: list(self._pins)[:-_PINS_MAX])
+        return pages
 
     def clear(self):
         """Blocks are shared with other jobs; `hyperoffload blocks clear` ends a tenant's."""
