@@ -13,7 +13,7 @@ import time
 from . import _library
 
 GET, PUT, EXISTS, REMOVE = range(4)
-OK, EXHAUSTED = 0, 7
+OK, ALREADY_EXISTS, EXHAUSTED = 0, 3, 7
 
 
 class _Options(ctypes.Structure):
@@ -72,7 +72,7 @@ class Blocks:
         self._open = {}    # outcomes by ticket, None where there is none yet
         self._left = {}    # items without an outcome by ticket
         self._memory = {}  # (begin, end) of registered memory by ticket, for one request
-        self._held = {}    # requests by (begin, end)
+        self._held = {}    # [requests, copy of the bytes or None] by (begin, end)
         self._begins, self._ends = [], []  # what register() was given, sorted
         options = _Options(ctypes.sizeof(_Options), tenant.encode(), secret.encode(),
                            model.encode(), dtype.encode(), layout.encode(), rank, salt.encode(),
@@ -96,16 +96,20 @@ class Blocks:
     def submit(self, op, items):
         """Starts a request and returns its ticket, whose outcomes take() gives."""
         array = (_Block * len(items))()
-        spans = set()
+        spans = {}  # items by memory that is not registered
         for at, item in enumerate(items):
             key, address, size = item if op in (GET, PUT) else (item, None, 0)
             array[at] = _Block(digest(key), 32, address, size, 0)
             if address is not None and not self._registered(address, size):
-                spans.add((address, address + size))
+                spans.setdefault((address, address + size), []).append(at)
         ticket = ctypes.c_uint64()
+        held = []
         with self._lock:
-            held = self._hold(spans)
             try:
+                for span, those in spans.items():
+                    held.append(self._hold(span, op))
+                    for at in those:
+                        array[at].data = held[-1][0]
                 _library._check(self._lib.ho_blocks_submit(self._handle, op, array, len(items),
                                                            ctypes.byref(ticket)))
             except BaseException:
@@ -120,27 +124,27 @@ class Blocks:
         at = bisect.bisect(self._begins, address) - 1
         return at >= 0 and address + size <= self._ends[at]
 
-    def _hold(self, spans):
-        held = []
-        try:
-            for span in spans:
-                if span not in self._held:
-                    _library._check(self._lib.ho_register(self._pool.handle, span[0],
-                                                          span[1] - span[0]))
-                    self._held[span] = 0
-                self._held[span] += 1
-                held.append(span)
-        except BaseException:
-            self._let_go(held)
-            raise
-        return held
+    def _hold(self, span, op):
+        """Registers memory for a request. Returns where it is: that of a put which overlaps another's is copied."""
+        if span in self._held:
+            self._held[span][0] += 1
+            return span
+        copy = None
+        status = self._lib.ho_register(self._pool.handle, span[0], span[1] - span[0])
+        if status == ALREADY_EXISTS and op == PUT:
+            copy = ctypes.create_string_buffer(ctypes.string_at(span[0], span[1] - span[0]), span[1] - span[0])
+            span = ctypes.addressof(copy), ctypes.addressof(copy) + len(copy)
+            status = self._lib.ho_register(self._pool.handle, span[0], len(copy))
+        _library._check(status)
+        self._held[span] = [1, copy]
+        return span
 
     def _let_go(self, held):
         for span in held:
-            self._held[span] -= 1
-            if self._held[span] == 0:
-                del self._held[span]
+            self._held[span][0] -= 1
+            if self._held[span][0] == 0:
                 self._lib.ho_unregister(self._pool.handle, span[0])
+                del self._held[span]
 
     def poll(self):
         """Takes in what is done. Does not wait. Returns the tickets that have ended."""

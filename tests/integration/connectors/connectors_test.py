@@ -80,6 +80,19 @@ def lmcache():
         assert all(future.result(10) == (True, [True]) for future in again)
         assert client.call(native.submit_batch_delete, keys[:2]).result(10) == (True, [True, True])
         assert client.call(native.submit_batch_exists, keys[:3]).result(10)[1] == [False, False, True]
+        # A put only reads: buffers may overlap, within a request and between those in flight, and be read-only.
+        whole = memoryview(bytearray(content(1) + content(2)))
+        parts = [whole[at:at + BLOCK] for at in range(0, BLOCK, 4096)]
+        sets = [client.call(native.submit_batch_set, [f"part {at}" for at in some], [parts[at] for at in some])
+                for some in (range(8), range(8, 16))]
+        sets.append(client.call(native.submit_batch_set, ["read-only"], [content(3)]))
+        assert [future.result(10)[0] for future in sets] == [True] * 3
+        names = [f"part {at}" for at in range(16)] + ["read-only"]
+        loaded = [memoryview(bytearray(BLOCK)) for _ in names]
+        assert client.call(native.submit_batch_get, names, loaded).result(10)[0]
+        assert loaded == parts + [content(3)]
+        assert client.call(native.submit_batch_get, names[-1:], [content(3)]).result(10)[0] is False
+        assert client.call(native.submit_batch_delete, names).result(10)[0]
         # A request that cannot start ends as well.
         assert client.call(native.submit_batch_set, keys[:2], stored[:1]).result(10)[0] is False
         assert client.call(native.submit_batch_set, ["small"], [memoryview(bytearray(100))]).result(10)[0] is False
@@ -275,7 +288,7 @@ def shown():
     assert set(tenants) == {"lmcache", "vllm", "sglang"}, tenants
     model = tenants["lmcache"]["models"][0]
     assert (model["model"], model["blocks"], model["bytes"]) == ("m", 13, 13 * BLOCK), model
-    assert model["hits"] == 15 + 8 and model["puts"] == 15, model
+    assert model["hits"] == 15 + 8 + 17 and model["puts"] == 15 + 17, model
     assert "lmcache" in run("blocks", "ls").stdout
     name = tenants["lmcache"]["tenant"]
     cleared = run("blocks", "clear", "--tenant", name, "-o", "json")

@@ -17,10 +17,12 @@ import threading
 from .. import _blocks
 
 
-def _place(view):
-    """Address and length of a buffer; a get writes it."""
-    view = memoryview(view).cast("B")
-    return ctypes.addressof(ctypes.c_char.from_buffer(view)), view.nbytes
+def _place(op, buffer):
+    """The bytes of a buffer. A get writes them, and a put only reads: those of a read-only buffer are copied."""
+    view = memoryview(buffer).cast("B")
+    if view.readonly and op == _blocks.PUT:
+        view = bytearray(view)
+    return (ctypes.c_char * len(view)).from_buffer(view)
 
 
 class Connector:
@@ -56,7 +58,8 @@ class Connector:
                 if buffers is not None:
                     if len(buffers) != len(items):
                         raise ValueError("keys and buffers differ in number")
-                    items = [(key, *_place(buffer)) for key, buffer in zip(items, buffers)]
+                    buffers = [_place(op, buffer) for buffer in buffers]
+                    items = [(key, ctypes.addressof(buffer), len(buffer)) for key, buffer in zip(items, buffers)]
                 if not items:
                     self._refused.append((future, True, "", []))
                     self._wake()
