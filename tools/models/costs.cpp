@@ -21,7 +21,9 @@ double causal_pairs(Tokens queries, Tokens keys) {
 }
 
 bool attends(std::uint64_t block, std::uint64_t blocks, double attended) {
-  const auto chosen = static_cast<std::uint64_t>(std::ceil(static_cast<double>(blocks) * attended));
+  // Rounding noise above a whole number must not add a block.
+  const double share = std::ceil(static_cast<double>(blocks) * attended - 1e-9);
+  const auto chosen = std::max<std::uint64_t>(static_cast<std::uint64_t>(share), 1);
   return (block + 1) * chosen / blocks > block * chosen / blocks;
 }
 

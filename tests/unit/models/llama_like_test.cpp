@@ -222,6 +222,22 @@ TEST_CASE("models: with sparse attention a token reads a share of the blocks and
   for (const auto& [layer, count] : reads) CHECK(count == 24);
 }
 
+TEST_CASE("models: a share of the blocks that is a whole number is not rounded up") {
+  LlamaLike model = small(Phase::kDecode);
+  model.layers = 1;
+  model.context = 100;
+  model.block_tokens = 1;
+  for (const int percent : {1, 7, 14, 28, 29, 55, 56, 57, 58, 99}) {
+    model.attended = percent / 100.0;
+    const Graph graph = graph_of(model);
+    CHECK(std::count_if(graph.ops.begin(), graph.ops.end(), [](const Op& op) {
+            return op.name.find("attention ") != std::string::npos;
+          }) == percent);
+  }
+  model.attended = 1e-12;  // the newest one always
+  CHECK(seconds(graph_of(model), "", "attention 99") > 0);
+}
+
 TEST_CASE("models: a token uses its share of the experts, and all have their turn") {
   LlamaLike model = small(Phase::kDecode);
   model.batch = 1;
