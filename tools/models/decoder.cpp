@@ -94,10 +94,10 @@ class Decoder {
 
   void decode() {
     graph_.set_phase("decode");
-    const std::uint64_t width = ceil_div(m_.batch, m_.groups);
-    for (std::uint64_t group = 0; group * width < m_.batch && !too_large(); ++group) {
+    for (std::uint64_t group = 0; group < m_.groups && !too_large(); ++group) {
       const std::string name = m_.groups == 1 ? "" : "group " + std::to_string(group) + " ";
-      const std::uint64_t sequences = std::min(width, m_.batch - group * width);
+      // Where they cannot be equal, the first groups have one more.
+      const std::uint64_t sequences = m_.batch / m_.groups + (group < m_.batch % m_.groups ? 1 : 0);
       const Cache cache = make_cache(name, sequences);
       for (std::uint64_t token = m_.context - m_.turn_tokens; token < m_.context && !too_large();
            ++token) {

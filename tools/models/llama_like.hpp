@@ -38,6 +38,7 @@ struct LlamaLike {
   std::uint64_t chunk_tokens = 0;
   /// Decode: the sequences take turns in this many groups, so that the KV cache of the groups that
   /// wait can be off the device; each turn adds `turn_tokens` tokens to each sequence of its group.
+  /// The sizes of groups differ by one at most.
   std::uint64_t groups = 1;
   std::uint64_t turn_tokens = 1;
   /// Share of the KV blocks that a token attends to, the newest always among them; above 0.

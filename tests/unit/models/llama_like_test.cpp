@@ -200,8 +200,16 @@ TEST_CASE("models: groups take turns, each with a cache of its own") {
   CHECK(std::count_if(graph.ops.begin(), graph.ops.end(), [](const Op& op) {
           return op.name.find("head") != std::string::npos;
         }) == 12);
-  // 2, 2 and 1 sequences.
   CHECK(bytes_of(graph, StorageKind::kKvCache) == 4 * 96 * 5 * 64);
+
+  model.groups = 4;
+  std::map<std::string, std::uint64_t> caches;
+  for (const Storage& storage : graph_of(model).storages) {
+    if (storage.kind == StorageKind::kKvCache) caches[storage.name.substr(0, 7)] += storage.bytes;
+  }
+  const std::uint64_t one = 4 * 96 * 64;  // a sequence's bytes
+  CHECK(caches == std::map<std::string, std::uint64_t>{
+                      {"group 0", 2 * one}, {"group 1", one}, {"group 2", one}, {"group 3", one}});
 }
 
 TEST_CASE("models: with sparse attention a token reads a share of the blocks and the newest") {

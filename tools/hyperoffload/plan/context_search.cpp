@@ -45,9 +45,7 @@ std::string busiest(const schedule::Prediction& prediction) {
 
 /// From the end of a group's turn to the begin of its next one.
 std::uint64_t wait_ns(const models::LlamaLike& model, std::uint64_t step_ns) {
-  const std::uint64_t width = (model.batch + model.groups - 1) / model.groups;
-  const std::uint64_t turns = (model.batch + width - 1) / width;
-  return step_ns - step_ns / turns;
+  return step_ns - step_ns / model.groups;
 }
 
 class ContextSearch {
