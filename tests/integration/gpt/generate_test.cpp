@@ -160,6 +160,9 @@ TEST_CASE("generate: wrong usage exits with 2 and says what to do") {
   CHECK(Gpt(with_small_decoder({"--prompt", "x", "--batch", "0"})).wait() == 2);
   CHECK(Gpt(with_small_decoder({"--prompts", "/nonexistent"})).wait() == 2);
   CHECK(Gpt(with_small_decoder({"--prompt", "x", "--stop", "256"})).wait() == 2);
+  for (const char* const temperature : {"nan", "inf", "-1"}) {
+    CHECK(Gpt(with_small_decoder({"--prompt", "x", "--temperature", temperature})).wait() == 2);
+  }
   Gpt many(with_small_decoder({"--prompt", "xyz", "--tokens", "65536"}));
   REQUIRE(many.wait() == 2);
   CHECK(many.err().find("65568 rows") != std::string::npos);

@@ -1,6 +1,7 @@
 #include "tools/examples/gpt/generation_arguments.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <utility>
 
@@ -61,6 +62,9 @@ Result<GenerationJob> generation_job(const GenerationArguments& arguments) {
   GenerationJob job{arguments.options, std::move(prompts).value()};
   DecoderOptions& decoder = job.options.decoder;
   if (decoder.model.batch < 1) return Error(Errc::kInvalidArgument, "--batch must be 1 .. 65536");
+  if (std::isnan(job.options.temperature)) {  // which no bound of a range excludes
+    return Error(Errc::kInvalidArgument, "--temperature must be 0 .. 100");
+  }
   const auto count = static_cast<std::uint32_t>(job.prompts.size());
   decoder.model.batch = std::min(decoder.model.batch, count);
   decoder.groups = std::min(decoder.groups, (count - 1) / decoder.model.batch + 1);
