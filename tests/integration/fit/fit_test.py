@@ -340,7 +340,8 @@ class Fit(support.WithDaemon):
         def between(script, step):
             if step == 4:
                 loader = torch.utils.data.DataLoader(torch.arange(8.0), batch_size=4, num_workers=1,
-                                                     collate_fn=lambda rows: torch.stack(rows) * 2)
+                                                     collate_fn=lambda rows: torch.stack(rows) * 2,
+                                                     multiprocessing_context="fork")
                 script.seen.extend(batch.sum().item() for batch in loader)
 
         ours = Script(between).fit(self.pool, 7)

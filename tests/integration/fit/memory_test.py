@@ -243,7 +243,8 @@ class Memory(support.WithDaemon):
             def train(self):
                 data = torch.utils.data.TensorDataset(torch.randn(2048, WIDTH))  # more than the budget
                 for _ in range(3):
-                    for batch, in torch.utils.data.DataLoader(data, 512, num_workers=2):
+                    for batch, in torch.utils.data.DataLoader(data, 512, num_workers=2,
+                                                              multiprocessing_context="fork"):
                         loss = self.model(batch).square().mean()
                         self.optimizer.zero_grad()
                         loss.backward()
