@@ -4,10 +4,12 @@ import ctypes
 import functools
 import pathlib
 import time
+import types
 
 import torch
 
 from hyperoffload import _devices
+from hyperoffload._step import storage_of
 
 NAME = "privateuseone"
 _library = None
@@ -32,6 +34,14 @@ def load(device_library, driver_library):
     # the processor, and do not pickle tensors.
     torch.UntypedStorage.cpu = _for_device(torch.UntypedStorage.cpu, _on_processor)
     torch.Tensor.__deepcopy__ = _for_device(torch.Tensor.__deepcopy__, _deepcopy)
+    if hasattr(torch, "_register_device_module"):  # from PyTorch 2 on
+        module = types.ModuleType(f"torch.{NAME}")
+        module._lazy_init = lambda: None
+        module.is_available = module.is_initialized = lambda: True
+        module._is_in_bad_fork, module.manual_seed_all = lambda: False, lambda seed: None
+        module.current_device, module.device_count = lambda: 0, lambda: 1
+        module.get_amp_supported_dtype = lambda: [torch.bfloat16, torch.float16]
+        torch._register_device_module(NAME, module)
     torch.serialization.register_package(
         0, lambda storage: NAME if storage.device.type == NAME else None, lambda storage, place: None)
 
@@ -101,7 +111,7 @@ class Device(_devices.Device):
 
     def new_storage(self, size):
         disabled = torch._C._DisableTorchDispatch()  # as long as it exists
-        storage = torch.empty(size, dtype=torch.uint8, device=self.where)._storage()
+        storage = storage_of(torch.empty(size, dtype=torch.uint8, device=self.where))
         del disabled
         return storage
 

@@ -11,14 +11,20 @@
 #include <ATen/NativeFunctions.h>
 #include <ATen/native/CPUFallback.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <torch/csrc/api/include/torch/version.h>
 #include <torch/library.h>
 
 #include <cstdint>
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <vector>
+
+#if TORCH_VERSION_MAJOR >= 2
+#include <ATen/detail/PrivateUse1HooksInterface.h>
+#endif
 
 #include "tests/support/cuda/fake_cuda.hpp"
 
@@ -204,8 +210,19 @@ void drop_piece(void* context) {
   delete piece;
 }
 
+// What PyTorch 2 has changed.
+#if TORCH_VERSION_MAJOR >= 2
+#define CONST_BEFORE_2
+template <typename T>
+using Optional = std::optional<T>;
+#else
+#define CONST_BEFORE_2 const
+template <typename T>
+using Optional = c10::optional<T>;
+#endif
+
 struct Allocator final : c10::Allocator {
-  [[nodiscard]] c10::DataPtr allocate(std::size_t bytes) const override {
+  [[nodiscard]] c10::DataPtr allocate(std::size_t bytes) CONST_BEFORE_2 override {
     const c10::Device device(DeviceType::PrivateUse1, kIndex);
     if (bytes == 0) return {nullptr, device};
     void* const memory = Device::get().take(bytes);
@@ -213,6 +230,13 @@ struct Allocator final : c10::Allocator {
     return {memory, new Piece{memory, bytes}, &drop_piece, device};
   }
   [[nodiscard]] c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+#if TORCH_VERSION_MAJOR >= 2
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    std::vector<std::byte> values(bytes);
+    Device::get().read(values.data(), from, bytes);
+    Device::get().write(to, values.data(), bytes);
+  }
+#endif
 };
 Allocator allocator;
 
@@ -227,12 +251,31 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   [[nodiscard]] c10::Stream getStream(c10::Device) const noexcept override {
     return c10::Stream(c10::Stream::DEFAULT, only());
   }
+  [[nodiscard]] c10::Stream getDefaultStream(c10::Device device) const override {
+    return getStream(device);
+  }
   [[nodiscard]] c10::Stream exchangeStream(c10::Stream) const noexcept override {
     return c10::Stream(c10::Stream::DEFAULT, only());
   }
   [[nodiscard]] c10::DeviceIndex deviceCount() const noexcept override { return 1; }
 };
 C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard)
+
+#if TORCH_VERSION_MAJOR >= 2
+/// Says that the device is there. Not all versions ask all of it.
+struct Hooks final : at::PrivateUse1HooksInterface {
+  [[nodiscard]] bool isBuilt() const { return true; }
+  [[nodiscard]] bool isAvailable() const { return true; }
+  [[nodiscard]] bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
+};
+
+struct RegisterHooks {
+  RegisterHooks() {
+    c10::register_privateuse1_backend("privateuseone");
+    at::RegisterPrivateUse1HooksInterface(new Hooks);  // never ended
+  }
+} const register_hooks;
+#endif
 
 // Kernels.
 
@@ -296,7 +339,7 @@ void resize_storage(c10::StorageImpl& storage, std::size_t bytes) {
 }
 
 const at::Tensor& resize_tensor(const at::Tensor& self, at::IntArrayRef size,
-                                c10::optional<at::MemoryFormat> format) {
+                                Optional<at::MemoryFormat> format) {
   at::TensorImpl& tensor = *self.unsafeGetTensorImpl();
   tensor.set_sizes_contiguous(size);
   if (format.has_value()) tensor.empty_tensor_restride(*format);
@@ -308,19 +351,19 @@ const at::Tensor& resize_tensor(const at::Tensor& self, at::IntArrayRef size,
 }
 
 at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
-  if (from.sizes() != to.sizes()) resize_tensor(to, from.sizes(), c10::nullopt);
+  if (from.sizes() != to.sizes()) resize_tensor(to, from.sizes(), {});
   return copy_from(from, to, false);
 }
 
-at::Tensor empty(at::IntArrayRef size, c10::optional<at::ScalarType> type,
-                 c10::optional<at::Layout> /*layout*/, c10::optional<at::Device> /*device*/,
-                 c10::optional<bool> /*pin*/, c10::optional<at::MemoryFormat> format) {
+at::Tensor empty(at::IntArrayRef size, Optional<at::ScalarType> type,
+                 Optional<at::Layout> /*layout*/, Optional<at::Device> /*device*/,
+                 Optional<bool> /*pin*/, Optional<at::MemoryFormat> format) {
   return at::detail::empty_generic(size, &allocator, kKeys, c10::dtype_or_default(type), format);
 }
 
 at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride,
-                         c10::optional<at::ScalarType> type, c10::optional<at::Layout> /*layout*/,
-                         c10::optional<at::Device> /*device*/, c10::optional<bool> /*pin*/) {
+                         Optional<at::ScalarType> type, Optional<at::Layout> /*layout*/,
+                         Optional<at::Device> /*device*/, Optional<bool> /*pin*/) {
   return at::detail::empty_strided_generic(size, stride, &allocator, kKeys,
                                            c10::dtype_or_default(type));
 }
