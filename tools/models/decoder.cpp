@@ -399,18 +399,16 @@ class Decoder {
     graph_.add_op(of + "embed backward", embed);
   }
 
-  /// Sums the gradients over the ranks that hold the same parameters. All but what takes longer
-  /// than a backward pass is over when that ends.
+  /// Sums the gradients over the ranks that hold the same parameters, once a step, so not in a
+  /// pass. All but what takes longer than a backward pass is over when that ends.
   void reduce_gradients() {
     if (m_.data_parallel == 1) return;
     std::uint64_t bytes = 0;
-    for (const auto& gradient : gradients_) {
-      if (gradient) bytes += graph_.bytes(*gradient);
-    }
+    for (const auto& gradient : gradients_) bytes += gradient ? graph_.bytes(*gradient) : 0;
     const double hidden = graph_.seconds_of("backward") / static_cast<double>(m_.micro_batches);
-    const double left =
-        all_reduce_seconds(bytes, m_.data_parallel, m_.network_bytes_per_s) - hidden;
-    if (left > 0) graph_.add_timed_op("gradients all-reduce", left, {});
+    const double all = all_reduce_seconds(bytes, m_.data_parallel, m_.network_bytes_per_s);
+    graph_.set_phase("reduction");
+    if (all > hidden) graph_.add_timed_op("gradients all-reduce", all - hidden, {});
   }
 
   /// Leaves the gradient of the layer's input in dx, where that of its output was.

@@ -152,6 +152,20 @@ class Context(unittest.TestCase):
                        if not one["feasible"]}
             self.assertEqual(refused, {(4, 1)})
 
+    def test_the_bubble_of_a_pipeline_is_the_same_for_any_number_of_replicas(self):
+        hardware = self.hardware("large", device=80 << 30)
+        sizes = ("--layers", "8", "--hidden", "256", "--heads", "4", "--kv-heads", "4", "--vocab", "512", "--context", "256")
+        bubbles, collectives = [], []
+        for data in (1, 2, 4):
+            rows = self.answer("parallel-sweep", "--devices", str(2 * data), "--batch", str(4 * data), "--hardware", hardware,
+                               *sizes, "--network", "10MB/s")["divisions"]
+            row = next(one for one in rows if (one["data"], one["pipeline"]) == (data, 2))
+            bubbles.append(row["bubble_ns"])
+            collectives.append(row["collective_ns"])
+        self.assertEqual(bubbles, [bubbles[0]] * 3)
+        self.assertEqual(collectives[0], 0)
+        self.assertGreater(collectives[1], 10 * bubbles[0])
+
 
 if __name__ == "__main__":
     unittest.main()
