@@ -390,6 +390,7 @@ class Decoder {
     const StorageIndex dx = activation(of + "x gradient", pass.rows(), m_.hidden);
     back(of + "head", head_, product_flops(pass.rows(), m_.hidden, vocab_), {made.logits, made.x},
          dx, false);
+    sum_over_ranks(of + "head backward", dx);  // each rank has a part of the vocabulary
     for (std::size_t layer = layers_.size(); layer-- > 0;) {
       backward(pass, layer, made.saved[layer], dx);
     }

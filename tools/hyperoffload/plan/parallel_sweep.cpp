@@ -33,7 +33,8 @@ constexpr const char* kAssumptions[] = {
     "each value has one home; plans in other orders are tried where program order takes less than "
     "twice the fastest step, for up to 2,000 ops",
     "tensor: matrices and heads are split, activations between them are not; an all-reduce after "
-    "each half of a layer, forward and backward, hides behind nothing",
+    "each half of a layer, forward and backward, one after the embedding and one after the head's "
+    "backward pass hide behind nothing",
     "pipeline: one forward, one backward; every stage has embedding and head; it fills and drains "
     "once a step",
     "data: gradients are summed beside the last backward pass; each rank holds all of its "
