@@ -31,8 +31,9 @@ class Holders {
   [[nodiscard]] const std::vector<Group>& groups() const { return groups_; }
   /// @return nothing if the position's box is empty.
   [[nodiscard]] std::optional<std::size_t> group_of(std::size_t position) const;
-  /// Calls visit(tile) for each tile of the grid that `box` meets. A tile's groups are
-  /// tile * terms() + term.
+  /// How many tiles of the grid `box` meets.
+  [[nodiscard]] std::uint64_t count_tiles(const Box& box) const;
+  /// Calls visit(tile) for each of them. A tile's groups are tile * terms() + term.
   template <typename Visit>
   void visit_tiles(const Box& box, Visit visit) const;
 
@@ -92,6 +93,14 @@ std::size_t Holders::find(std::size_t dimension, std::uint64_t index) const {
   return static_cast<std::size_t>(after - sides.begin()) - 1;
 }
 
+std::uint64_t Holders::count_tiles(const Box& box) const {
+  std::uint64_t tiles = 1;
+  for (std::size_t i = 0; i < box.dimensions; ++i) {
+    tiles *= find(i, box.sides[i].end - 1) - find(i, box.sides[i].begin) + 1;
+  }
+  return tiles;
+}
+
 template <typename Visit>
 void Holders::visit_tiles(const Box& box, Visit visit) const {
   std::array<std::size_t, kDimensionsMax> first{};
@@ -122,6 +131,15 @@ std::vector<std::uint64_t> begins_of(const Box& box) {
   return out;
 }
 
+/// Counts before anything is made, so that no request takes memory without limit.
+Result<void> check_gets(std::uint64_t gets) {
+  if (gets <= kGetsMax) return {};
+  return Error(Errc::kInvalidArgument,
+               "the plan has at least " + std::to_string(gets) + " gets, and at most " +
+                   std::to_string(kGetsMax) +
+                   " are made: use fewer ranks, or divide outer dimensions");
+}
+
 /// A box that one reader needs from one group.
 struct Demand {
   std::size_t reader = 0;  ///< position in the new mesh
@@ -139,18 +157,20 @@ class Planner {
         options_(options),
         holders_(from, std::move(held)) {}
 
-  Reshard plan();
+  Result<Reshard> plan();
 
  private:
+  [[nodiscard]] std::uint64_t count_demands() const;
   void collect_demands();
-  void choose_senders();
-  void choose_senders(const Group& group, const std::vector<std::size_t>& demands);
+  Result<void> choose_senders();
+  Result<void> choose_senders(const Group& group, const std::vector<std::size_t>& demands);
   [[nodiscard]] std::vector<std::size_t> on_node_of(const Group& group, std::uint32_t rank) const;
-  void relay(const Group& group, const std::vector<std::size_t>& demands);
+  Result<void> relay(const Group& group, const std::vector<std::size_t>& demands);
   void relay_among(const std::vector<std::size_t>& demands);
   [[nodiscard]] std::uint64_t sent_floor(const Group& group,
                                          const std::vector<std::size_t>& demands) const;
   [[nodiscard]] std::uint64_t busiest_link(const Reshard& plan) const;
+  [[nodiscard]] std::uint64_t count_all_gets() const;
   [[nodiscard]] Reshard to_gets();
 
   const Placement& from_;
@@ -162,10 +182,19 @@ class Planner {
   std::vector<Box> boxes_;       ///< by demand; with relays the part that holders send
   std::vector<Piece> pieces_;    ///< `sender` is a position in the old mesh
   std::vector<Piece> relays_;    ///< `sender` is a position in the new mesh
+  std::uint64_t relays_counted_ = 0;
   std::uint64_t elements_minimal_ = 0;
   std::uint64_t most_received_ = 0;
   std::uint64_t most_sent_floor_ = 0;
 };
+
+std::uint64_t Planner::count_demands() const {
+  std::uint64_t demands = 0;
+  for (const Box& box : wanted_) {
+    if (!box.empty()) demands += holders_.count_tiles(box) * holders_.terms();
+  }
+  return demands;
+}
 
 void Planner::collect_demands() {
   std::unordered_map<std::uint32_t, std::size_t> position_of;
@@ -237,11 +266,12 @@ void Planner::relay_among(const std::vector<std::size_t>& demands) {
   }
 }
 
-void Planner::relay(const Group& group, const std::vector<std::size_t>& demands) {
+Result<void> Planner::relay(const Group& group, const std::vector<std::size_t>& demands) {
   std::uint64_t all = 0;
   for (const std::size_t demand : demands) all += boxes_[demand].elements();
   // Where holders send no more than some reader receives anyway, relays would only cut boxes.
-  if (all <= most_received_ * group.positions.size()) return;
+  const std::size_t holders = group.positions.size();
+  if ((all + holders - 1) / holders <= most_received_) return {};
   std::map<std::pair<std::vector<std::uint64_t>, std::uint32_t>, std::vector<std::size_t>> sharing;
   for (const std::size_t demand : demands) {
     const std::uint32_t rank = to_.mesh.ranks[demands_[demand].reader];
@@ -251,13 +281,21 @@ void Planner::relay(const Group& group, const std::vector<std::size_t>& demands)
         demand);
   }
   for (const auto& [box, readers] : sharing) {
-    if (readers.size() > 1) relay_among(readers);
+    if (readers.size() < 2) continue;
+    const std::uint64_t elements = boxes_[readers.front()].elements();
+    relays_counted_ += readers.size() * std::min<std::uint64_t>(readers.size(), elements);
+    if (auto ok = check_gets(relays_counted_); !ok) return ok;
+    relay_among(readers);
   }
+  return {};
 }
 
-void Planner::choose_senders(const Group& group, const std::vector<std::size_t>& all_demands) {
+Result<void> Planner::choose_senders(const Group& group,
+                                     const std::vector<std::size_t>& all_demands) {
   most_sent_floor_ = std::max(most_sent_floor_, sent_floor(group, all_demands));
-  if (options_.relays && holders_.terms() == 1) relay(group, all_demands);
+  if (options_.relays && holders_.terms() == 1) {
+    if (auto ok = relay(group, all_demands); !ok) return ok;
+  }
   std::vector<std::size_t> demands;
   for (const std::size_t demand : all_demands) {
     if (!boxes_[demand].empty()) demands.push_back(demand);
@@ -281,19 +319,34 @@ void Planner::choose_senders(const Group& group, const std::vector<std::size_t>&
   for (std::size_t i = first; i < pieces_.size(); ++i) {
     pieces_[i].sender = group.positions[pieces_[i].sender];
   }
+  return {};
 }
 
-void Planner::choose_senders() {
+Result<void> Planner::choose_senders() {
   std::vector<std::vector<std::size_t>> of_group(holders_.groups().size());
   for (std::size_t i = 0; i < demands_.size(); ++i) {
     if (!demands_[i].own) of_group[demands_[i].group].push_back(i);
   }
   for (std::size_t i = 0; i < of_group.size(); ++i) {
-    if (!of_group[i].empty()) choose_senders(holders_.groups()[i], of_group[i]);
+    if (of_group[i].empty()) continue;
+    if (auto ok = choose_senders(holders_.groups()[i], of_group[i]); !ok) return ok;
   }
   // By demand: the order of readers, and for each element that of the terms.
   std::stable_sort(pieces_.begin(), pieces_.end(),
                    [](const Piece& a, const Piece& b) { return a.demand < b.demand; });
+  return {};
+}
+
+std::uint64_t Planner::count_all_gets() const {
+  std::uint64_t gets = 0;
+  for (const Piece& piece : pieces_) {
+    const Demand& demand = demands_[piece.demand];
+    gets += count_gets(holders_.groups()[demand.group].box, wanted_[demand.reader], piece.box);
+  }
+  for (const Piece& piece : relays_) {
+    gets += count_gets(wanted_[piece.sender], wanted_[demands_[piece.demand].reader], piece.box);
+  }
+  return gets;
 }
 
 Reshard Planner::to_gets() {
@@ -337,10 +390,28 @@ std::uint64_t Planner::busiest_link(const Reshard& plan) const {
   return most;
 }
 
-Reshard Planner::plan() {
+Result<Reshard> Planner::plan() {
+  if (auto ok = check_gets(count_demands()); !ok) return ok.error();
   collect_demands();
-  choose_senders();
+  if (auto ok = choose_senders(); !ok) return ok.error();
+  if (auto ok = check_gets(count_all_gets()); !ok) return ok.error();
   return to_gets();
+}
+
+/// What all readers together need bounds every sum of a plan.
+Result<void> check_total(const Placement& from, const std::vector<Box>& wanted,
+                         std::uint64_t element_bytes) {
+  constexpr std::uint64_t kBytesMax = (std::uint64_t{1} << 63U) - 1;
+  std::uint64_t each = element_bytes;  // bytes of an element, in all its terms
+  for (const Partial& partial : from.layout.partials) each *= from.mesh.axes[partial.axis].size;
+  std::uint64_t left = kBytesMax / each;
+  for (const Box& box : wanted) {
+    if (box.elements() > left) {
+      return Error(Errc::kInvalidArgument, "all ranks together need 2^63 bytes and more");
+    }
+    left -= box.elements();
+  }
+  return {};
 }
 
 bool has_mixed_reductions(const Layout& layout) {
@@ -370,6 +441,7 @@ Result<Reshard> reshard(const Placement& from, const Placement& to, const Shape&
   if (!held) return held.error().at("the old layout");
   auto wanted = regions(to.mesh, to.layout, shape);
   if (!wanted) return wanted.error().at("the new layout");
+  if (auto ok = check_total(from, *wanted, options.element_bytes); !ok) return ok.error();
   return Planner(from, to, std::move(*held), std::move(*wanted), options).plan();
 }
 

@@ -41,6 +41,9 @@ struct Reader {
   std::vector<Get> gets;
 };
 
+/// Gets of a plan at most: they and what they are made of take less than 4 GB.
+inline constexpr std::uint64_t kGetsMax = std::uint64_t{4} << 20U;
+
 /// How a tensor comes from one placement to another. A value.
 struct Reshard {
   std::vector<Reader> readers;      ///< by position in the new mesh
@@ -68,8 +71,9 @@ struct ReshardOptions {
 /// holders in equal parts. A value that is partial in `from` is combined from all its terms in the
 /// order of positions, so the result is the same each time. Ranks of both meshes with the same
 /// number are the same process.
-/// @return kInvalidArgument: `to` is partial, a layout does not fit the shape, or element_bytes or
-/// ranks_per_node is 0.
+/// @return kInvalidArgument: `to` is partial, a layout does not fit the shape, element_bytes or
+/// ranks_per_node is 0, the plan has more than kGetsMax gets, or all ranks together need 2^63 bytes
+/// and more.
 /// Cost: proportional to the number of gets. Thread-safe.
 [[nodiscard]] Result<Reshard> reshard(const Placement& from, const Placement& to,
                                       const Shape& shape, const ReshardOptions& options);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "common/layout/reshard.hpp"
@@ -11,5 +12,7 @@ namespace ho::layout {
 /// @param like  gives from and combine. @pre both boxes contain `part`, which is not empty.
 void append_gets(const Box& source, const Box& destination, const Box& part,
                  std::uint64_t element_bytes, const Get& like, std::vector<Get>& out);
+/// How many it appends.
+[[nodiscard]] std::uint64_t count_gets(const Box& source, const Box& destination, const Box& part);
 
 }  // namespace ho::layout

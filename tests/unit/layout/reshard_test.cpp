@@ -357,3 +357,38 @@ TEST_CASE("reshard: a partial destination and mixed reductions are refused") {
   CHECK_FALSE(reshard(place("2x2:x,y", "-+sum:x+max:y"), place("4:z", "-"), {8}, {1, 1}));
   CHECK_FALSE(reshard(place("2:x", "x"), place("2:x", "-"), {8}, {0, 1}));
 }
+
+TEST_CASE("reshard: a plan of more gets than the limit is refused before it is made") {
+  const auto refused = [](const Placement& from, const Placement& to, const Shape& shape,
+                          bool relays = false) {
+    const auto plan = reshard(from, to, shape, {1, 1, relays});
+    REQUIRE_FALSE(plan);
+    CHECK(plan.error().code() == Errc::kInvalidArgument);
+    return plan.error().context();
+  };
+  const Shape cube{std::uint64_t{1} << 40U, 8, 8};
+  CHECK(refused(place("65536:a", "a"), place("65536:r", "-"), {65536}).find("4294967296 gets") !=
+        std::string::npos);
+  // From and to each of four ranks, one for each index of the first dimension.
+  CHECK(refused(place("4:x", "-;x;-"), place("4:x", "-;-;x"), cube).find("17592186044416 gets") !=
+        std::string::npos);
+  CHECK(
+      refused(place("1:a@65535", "-"), place("4096:r", "-"), {65536}, true).find("16777216 gets") !=
+      std::string::npos);
+  CHECK(reshard(place("1:a@65535", "-"), place("4096:r", "-"), {65536}, {1, 1}));
+}
+
+TEST_CASE("reshard: what all ranks need together is below 2^63 bytes") {
+  const Shape largest{std::uint64_t{1} << 50U};
+  const auto from = place("1:a@65535", "-");
+  const auto plan = reshard(from, place("7:r", "-"), largest, {1024, 1});
+  REQUIRE(plan);
+  CHECK(plan->bytes_moved == std::uint64_t{7} << 60U);
+  for (const char* const readers : {"8:r", "64:r"}) {
+    const auto refused = reshard(from, place(readers, "-"), largest, {1024, 1});
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().code() == Errc::kInvalidArgument);
+  }
+  // Each term of a partial value is read.
+  CHECK_FALSE(reshard(place("8:a@8-15", "-+sum:a"), place("1:r", "-"), largest, {1024, 1}));
+}
