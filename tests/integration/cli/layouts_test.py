@@ -6,6 +6,7 @@ import collections
 import json
 import os
 import pathlib
+import resource
 import subprocess
 import sys
 import tempfile
@@ -108,6 +109,47 @@ class Layouts(unittest.TestCase):
                               ([{**good, "shape": [1 << 40, 1 << 40]}], 'tensor "a": shape: more than 2^50 elements'),
                               ([{**good, "from": "pp"}], "--from"), ([{**good, "shape": [8]}], 'tensor "a"')):
             self.assertIn(told, self.reshard_all(tensors, code=2))
+
+    def test_gets_are_counted_as_they_are_listed(self):
+        words = ("reshard", "--mesh-from", "4:x", "--from", "x;-", "--to", "-;x")
+        shape = ("--shape", "16,16", "--element-bytes", "2")
+        plan = self.answer(*words, *shape)
+        self.assertEqual((plan["gets"], [len(each["gets"]) for each in plan["ranks"]]), (64, [16] * 4))
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "tensors.json")
+            path.write_text(json.dumps({"tensors": [{"name": "a", "shape": [16, 16], "elementBytes": 2}]}))
+            many = self.answer(*words, "--tensors", str(path))
+        self.assertEqual((many["gets"], many["tensors"][0]["gets"]), (64, 64))
+        table = subprocess.run([PROGRAM, *words, *shape], capture_output=True, text=True, check=True).stdout
+        rows = [line.split() for line in table.splitlines()]
+        self.assertEqual([row[1] for row in rows if row and row[0] in "0123"], ["16"] * 4)
+
+    def test_more_gets_than_can_be_listed_are_refused_with_their_number(self):
+        def limited():
+            resource.setrlimit(resource.RLIMIT_AS, (4_000_000 << 10, 4_000_000 << 10))
+        rows = ("--mesh-from", "4:dp", "--from", "dp;-", "--to", "-;dp", "--shape", "1099511627776,4", "--element-bytes", "2")
+        whole = ("--mesh-from", "65536:a", "--from", "a", "--mesh-to", "65536:r", "--to", "-", "--shape", "65536",
+                 "--element-bytes", "1")
+        for words, told in ((rows, "4398046511104 gets"), (whole, "4294967296 gets")):
+            done = subprocess.run([PROGRAM, "reshard", *words, "-o", "json"], capture_output=True, text=True, preexec_fn=limited)
+            self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
+            self.assertIn(told, done.stderr)
+        done = subprocess.run([PROGRAM, "reshard", *rows], capture_output=True, text=True, preexec_fn=limited)
+        self.assertEqual(done.returncode, 0, done.stderr)  # the sums do not need the list
+
+    def test_sums_that_would_not_fit_into_their_fields_are_refused(self):
+        words = ("--mesh-from", "1:a@65535", "--from", "-", "--mesh-to", "4:r", "--to", "-")
+        done = subprocess.run([PROGRAM, "reshard", *words[:5], "64:r", *words[6:], "--shape", str(1 << 50), "--element-bytes", "1024"],
+                              capture_output=True, text=True)
+        self.assertEqual(done.returncode, 2, done.stdout)
+        self.assertIn("2^63 bytes", done.stderr)
+        tensors = [{"name": f"{i}", "shape": [1 << 50], "elementBytes": 1024} for i in range(4)]
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "tensors.json")
+            path.write_text(json.dumps({"tensors": tensors}))
+            done = subprocess.run([PROGRAM, "reshard", *words, "--tensors", str(path)], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 2, done.stdout)
+        self.assertIn('tensor "1": all tensors together move 2^63 bytes', done.stderr)
 
     def test_a_remainder_is_refused_if_division_must_be_exact(self):
         done = subprocess.run([PROGRAM, "layout", "--mesh", "4:x", "--layout", "x", "--shape", "6", "--division", "exact"],

@@ -54,35 +54,47 @@ void write_get(JsonWriter& json, const layout::Get& get) {
   json.end();
 }
 
-/// The gets as the command shows them: one stride for both buffers. A get with two different
-/// strides is shown run by run.
-std::vector<layout::Get> with_one_stride(const std::vector<layout::Get>& gets) {
-  std::vector<layout::Get> out;
-  for (layout::Get get : gets) {
-    if (get.source_stride_bytes == get.destination_stride_bytes) {
-      out.push_back(get);
-      continue;
-    }
-    const std::uint64_t runs = get.count;
-    const std::uint64_t source_stride = std::exchange(get.source_stride_bytes, 0);
-    const std::uint64_t destination_stride = std::exchange(get.destination_stride_bytes, 0);
-    get.count = 1;
-    for (std::uint64_t run = 0; run < runs; ++run) {
-      out.push_back(get);
-      get.source_offset_bytes += source_stride;
-      get.destination_offset_bytes += destination_stride;
-    }
-  }
-  return out;
+/// The command shows gets with one stride for both buffers, and one with two different strides run
+/// by run. It counts them so wherever it counts gets.
+bool has_one_stride(const layout::Get& get) {
+  return get.source_stride_bytes == get.destination_stride_bytes;
 }
 
-std::string to_json(const layout::Reshard& plan) {
-  std::vector<std::vector<layout::Get>> shown;
-  shown.reserve(plan.readers.size());
-  std::size_t gets = 0;
-  for (const layout::Reader& reader : plan.readers) {
-    shown.push_back(with_one_stride(reader.gets));
-    gets += shown.back().size();
+std::uint64_t count_shown(const layout::Reader& reader) {
+  std::uint64_t gets = 0;
+  for (const layout::Get& get : reader.gets) gets += has_one_stride(get) ? 1 : get.count;
+  return gets;
+}
+
+std::uint64_t count_shown(const layout::Reshard& plan) {
+  std::uint64_t gets = 0;
+  for (const layout::Reader& reader : plan.readers) gets += count_shown(reader);
+  return gets;
+}
+
+void write_shown(JsonWriter& json, layout::Get get) {
+  if (has_one_stride(get)) {
+    write_get(json, get);
+    return;
+  }
+  const std::uint64_t runs = std::exchange(get.count, 1);
+  const std::uint64_t source_stride = std::exchange(get.source_stride_bytes, 0);
+  const std::uint64_t destination_stride = std::exchange(get.destination_stride_bytes, 0);
+  for (std::uint64_t run = 0; run < runs; ++run) {
+    write_get(json, get);
+    get.source_offset_bytes += source_stride;
+    get.destination_offset_bytes += destination_stride;
+  }
+}
+
+/// @return kInvalidArgument: too many gets to list them.
+Result<std::string> to_json(const layout::Reshard& plan) {
+  const std::uint64_t gets = count_shown(plan);
+  if (gets > layout::kGetsMax) {
+    return Error(Errc::kInvalidArgument,
+                 "the plan has " + std::to_string(gets) + " gets, and -o json lists at most " +
+                     std::to_string(layout::kGetsMax) +
+                     ": leave it out for the sums, or divide outer dimensions");
   }
   JsonWriter json;
   json.begin_object()
@@ -93,9 +105,9 @@ std::string to_json(const layout::Reshard& plan) {
       .field("busiest_link_floor_bytes", plan.busiest_link_floor_bytes)
       .key("ranks")
       .begin_array();
-  for (std::size_t i = 0; i < shown.size(); ++i) {
-    json.begin_object().field("rank", plan.readers[i].rank).key("gets").begin_array();
-    for (const layout::Get& get : shown[i]) write_get(json, get);
+  for (const layout::Reader& reader : plan.readers) {
+    json.begin_object().field("rank", reader.rank).key("gets").begin_array();
+    for (const layout::Get& get : reader.gets) write_shown(json, get);
     json.end().end();
   }
   json.end().end();
@@ -105,8 +117,9 @@ std::string to_json(const layout::Reshard& plan) {
 std::string with_time(std::uint64_t bytes, double link) {
   std::string text = format_bytes(bytes);
   if (link > 0) {
-    const double seconds = static_cast<double>(bytes) / link;
-    text += ", " + format_duration_ns(static_cast<std::uint64_t>(seconds * 1e9)) + " at " +
+    // At most 292 years: so much is a duration.
+    const double ns = std::min(static_cast<double>(bytes) / link * 1e9, 9.2e18);
+    text += ", " + format_duration_ns(static_cast<std::uint64_t>(ns)) + " at " +
             format_rate(link, "B/s");
   }
   return text;
@@ -134,7 +147,7 @@ std::string to_table(const layout::Reshard& plan, const ReshardArguments& args, 
     for (const std::uint32_t sender : senders) {
       from += (from.empty() ? "" : ",") + std::to_string(sender);
     }
-    table.add({std::to_string(reader.rank), std::to_string(reader.gets.size()), format_bytes(own),
+    table.add({std::to_string(reader.rank), std::to_string(count_shown(reader)), format_bytes(own),
                format_bytes(received), from});
   }
   return facts.text(format) + table.text(format);
@@ -145,7 +158,7 @@ struct Moved {
   std::string name;
   std::uint64_t bytes_moved = 0;
   std::uint64_t bytes_minimal = 0;
-  std::size_t gets = 0;
+  std::uint64_t gets = 0;
 };
 
 /// The bytes on a rank's link, of all tensors. Each way is a link of its own.
@@ -163,9 +176,8 @@ struct Summary {
 };
 
 Summary summary_of(const layout::Reshard& plan) {
-  Summary out{{{}, plan.bytes_moved, plan.bytes_minimal, 0}, {}};
+  Summary out{{{}, plan.bytes_moved, plan.bytes_minimal, count_shown(plan)}, {}};
   for (const layout::Reader& reader : plan.readers) {
-    out.moved.gets += reader.gets.size();
     LinkBytes& to = out.links[reader.rank];
     for (const layout::Get& get : reader.gets) {
       if (get.from == reader.rank) continue;
@@ -181,21 +193,28 @@ struct AllMoved {
   LinksByRank links;
   Moved total;
 
-  void add(const std::string& name, const Summary& tensor);
+  /// @return kInvalidArgument: 2^63 bytes or gets and more.
+  Result<void> add(const std::string& name, const Summary& tensor);
   [[nodiscard]] std::uint64_t busiest_link_bytes() const;
 };
 
-void AllMoved::add(const std::string& name, const Summary& tensor) {
+Result<void> AllMoved::add(const std::string& name, const Summary& tensor) {
   tensors.push_back(tensor.moved);
   tensors.back().name = name;
   total.bytes_moved += tensor.moved.bytes_moved;
   total.bytes_minimal += tensor.moved.bytes_minimal;
   total.gets += tensor.moved.gets;
+  // Each term is below it, so that none of these sums has wrapped round.
+  constexpr std::uint64_t kEnd = std::uint64_t{1} << 63U;
+  if (std::max({total.bytes_moved, total.bytes_minimal, total.gets}) >= kEnd) {
+    return Error(Errc::kInvalidArgument, "all tensors together move 2^63 bytes and more");
+  }
   for (const auto& [rank, bytes] : tensor.links) {
     LinkBytes& sum = links[rank];
     sum.sent += bytes.sent;
     sum.received += bytes.received;
   }
+  return {};
 }
 
 std::uint64_t AllMoved::busiest_link_bytes() const {
@@ -261,23 +280,21 @@ Result<AllMoved> reshard_all(std::span<const TensorMove> tensors, const Placemen
   for (const TensorMove& tensor : tensors) {
     const auto [at, is_new] =
         known.try_emplace({tensor.shape, tensor.element_bytes, tensor.from, tensor.to});
-    if (!is_new) {
-      all.add(tensor.name, at->second);
-      continue;
-    }
-    const auto plan = [&]() -> Result<layout::Reshard> {
+    const auto done = [&]() -> Result<void> {
+      if (!is_new) return all.add(tensor.name, at->second);
       const auto from = read_placement(with_layout(from_words, tensor.from), division);
       if (!from) return from.error();
       const auto to = read_placement(with_layout(to_words, tensor.to), division);
       if (!to) return to.error();
       if (const auto ok = layout::check_shape(tensor.shape); !ok) return ok.error().at("shape");
-      return layout::reshard(
-          *from, *to, tensor.shape,
-          {tensor.element_bytes, args.options.ranks_per_node, args.options.relays});
+      const auto plan =
+          layout::reshard(*from, *to, tensor.shape,
+                          {tensor.element_bytes, args.options.ranks_per_node, args.options.relays});
+      if (!plan) return plan.error();
+      at->second = summary_of(*plan);
+      return all.add(tensor.name, at->second);
     }();
-    if (!plan) return plan.error().at(args.tensors + ": tensor \"" + tensor.name + "\"");
-    at->second = summary_of(*plan);
-    all.add(tensor.name, at->second);
+    if (!done) return done.error().at(args.tensors + ": tensor \"" + tensor.name + "\"");
   }
   return all;
 }
@@ -305,7 +322,9 @@ int run_reshard(Console& console, const ReshardArguments& args) {
   if (!shape) return console.refuse(shape.error());
   const auto plan = layout::reshard(*from, *to, *shape, args.options);
   if (!plan) return console.refuse(plan.error());
-  console.print(console.json() ? to_json(*plan) : to_table(*plan, args, console.format()));
+  const auto text = console.json() ? to_json(*plan) : to_table(*plan, args, console.format());
+  if (!text) return console.refuse(text.error());
+  console.print(*text);
   return kExitDone;
 }
 
