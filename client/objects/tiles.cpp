@@ -10,7 +10,6 @@ namespace ho::client {
 
 namespace {
 
-constexpr std::uint64_t kElementsMax = std::uint64_t{1} << 50U;
 constexpr std::uint64_t kManifest = UINT64_MAX;  // no tensor's number
 
 std::span<const std::byte> bytes_of(const std::string& text) {
@@ -23,18 +22,6 @@ std::uint64_t seed_of(const ObjectPartId& id, std::uint64_t tensor, std::uint64_
   return checksum64(std::as_bytes(std::span(parts)));
 }
 
-Result<void> check_shape(const ObjectTensor& tensor) {
-  std::uint64_t elements = kElementsMax;
-  bool ok = !tensor.shape.empty() && tensor.shape.size() <= layout::kDimensionsMax;
-  for (const std::uint64_t size : tensor.shape) {
-    ok = ok && size > 0 && size <= elements;
-    if (ok) elements /= size;
-  }
-  if (ok) return {};
-  return Error(Errc::kInvalidArgument,
-               tensor.name + ": a tensor has 1 to 8 dimensions and at most 2^50 elements");
-}
-
 /// Texts are preceded by their lengths, so that no two lists look the same.
 void append(std::string& to, const std::string& text) {
   to += std::to_string(text.size()) + ":" + text;
@@ -43,7 +30,9 @@ void append(std::string& to, const std::string& text) {
 }  // namespace
 
 Result<layout::Placement> placement_of(const layout::Mesh& mesh, const ObjectTensor& tensor) {
-  if (auto ok = check_shape(tensor); !ok) return ok.error();
+  if (auto ok = layout::check_shape(tensor.shape); !ok) {
+    return ok.error().at(tensor.name + ": shape");
+  }
   std::string text = tensor.layout;
   if (text.empty()) {
     for (std::size_t i = 0; i < tensor.shape.size(); ++i) text += i == 0 ? "-" : ";-";

@@ -104,7 +104,7 @@ Result<Shape> parse_shape(std::string_view text) {
   const char separator = text.find('x') == std::string_view::npos ? ',' : 'x';
   for (const std::string_view word : split(text, separator)) {
     const auto size = parse_number<std::uint64_t>(word);
-    if (!size) return bad(R"(a size is a number from 1; write "15,5")");
+    if (!size) return bad(R"(a size is a number; write "15,5")");
     shape.push_back(*size);
   }
   if (const auto checked = check_shape(shape); !checked) return bad(checked.error().context());
@@ -118,9 +118,9 @@ Result<void> check_shape(const Shape& shape) {
   }
   std::uint64_t elements = 1;
   for (const std::uint64_t size : shape) {
-    if (size == 0) return bad("a size is a number from 1");
     if (size > kElementsMax / elements) return bad("more than 2^50 elements");
-    elements *= size;
+    // A tensor with a size of 0 has none, but distances in it are made of its other sizes.
+    elements *= std::max<std::uint64_t>(size, 1);
   }
   return {};
 }

@@ -45,11 +45,11 @@ struct Layout {
 [[nodiscard]] Result<Layout> parse_layout(std::string_view text, const Mesh& mesh,
                                           Division division = Division::kCeil);
 
-/// A tensor's size along each dimension, in elements.
+/// A tensor's size along each dimension, in elements. A tensor with a size of 0 has no bytes.
 using Shape = std::vector<std::uint64_t>;
 
 /// Reads "15,5" or "15x5". @return kInvalidArgument: not a shape of 1 to kDimensionsMax dimensions
-/// with sizes from 1 and at most 2^50 elements.
+/// with at most 2^50 elements, where a size of 0 counts as 1.
 [[nodiscard]] Result<Shape> parse_shape(std::string_view text);
 /// @return kInvalidArgument: not such a shape.
 [[nodiscard]] Result<void> check_shape(const Shape& shape);

@@ -88,7 +88,7 @@ typedef struct ho_tensor {
   const char* name;       /* unique in its object; up to 65535 bytes */
   const char* layout;     /* layout over the mesh; NULL or "": each rank has all of it */
   const char* dtype;      /* "bf16"; a reader's must be the publisher's; NULL or "": any */
-  const uint64_t* shape;  /* shape of the whole tensor; a reader may leave it NULL */
+  const uint64_t* shape;  /* shape of the whole tensor, sizes from 0; a reader may leave it NULL */
   uint32_t dimensions;    /* 1 to 8 */
   uint32_t element_bytes; /* 1 to 1024; a reader may leave it 0 */
   void* data;             /* this rank's tile, contiguous and row-major; NULL if it has none */

@@ -29,6 +29,12 @@ class Layouts(unittest.TestCase):
         ranks = self.answer("layout", "--mesh", "4:x", "--layout", "x", "--shape", "5")["ranks"]
         self.assertEqual(ranks[3]["boxes"], [])
 
+    def test_a_tensor_without_elements_has_no_boxes_and_no_gets(self):
+        ranks = self.answer("layout", "--mesh", "4:x", "--layout", "x;-", "--shape", "0,5")["ranks"]
+        self.assertEqual([each["boxes"] for each in ranks], [[]] * 4)
+        plan = self.answer("reshard", "--mesh-from", "4:x", "--from", "x;-", "--to", "-;x", "--shape", "0,5", "--element-bytes", "2")
+        self.assertEqual((plan["gets"], plan["bytes_moved"], len(plan["ranks"])), (0, 0, 4))
+
     def test_the_gets_of_reshard_carry_every_byte(self):
         self.carry_out(("4x2:dp,tp", "dp;tp"), ("2x4:dp,tp", "tp;dp"))
 

@@ -128,6 +128,25 @@ class Save(unittest.TestCase):
         named.write_text(json.dumps({"tensors": [{"name": "scale", "shape": [2], "elementBytes": 4, "to": "x"}]}))
         self.assertIn('no tensor "scale"', self.save("names", "--mesh", "4:x", "--tensors", str(named), code=2)[1])
 
+    def test_a_tensor_without_elements(self):
+        given = array.array("f", [1.5, 2.5])
+        tensors = {"none": hyperoffload.Tile(bytearray(0), "-;x", (0, 5)), "some": given}
+        for chunks in ("rows", "grid"):
+            with hyperoffload.Publisher(self.address, f"none-{chunks}", tensors, chunks=chunks, mesh="1:x") as writer, \
+                    hyperoffload.Subscriber(self.address, f"none-{chunks}", {**tensors, "some": (got := array.array("f", [0, 0]))},
+                                            mesh="1:x") as reader:
+                writer.publish(1)
+                self.assertEqual(reader.acquire(timeout=20), 1)
+                reader.read()
+                self.assertEqual(got, given)
+                self.assertEqual([one["shape"] for one in reader.describe()["tensors"]], [[0, 5], [2]])
+                out, _ = self.save(f"none-{chunks}", "--mesh", "2:x", "--layout", "-;x")
+                self.assertEqual(read_file(out / "rank-1.safetensors")[0]["none"], ("U8", [0, 2], b""))
+        with hyperoffload.Publisher(self.address, "nothing", {"none": bytearray(0)}) as writer:
+            writer.publish(1)
+            out, result = self.save("nothing")
+            self.assertEqual(result["bytes"], 0)
+
     def test_secret(self):
         self.publish("hidden", secret="0123456789abcdef")
         secret = self.folder / "secret"

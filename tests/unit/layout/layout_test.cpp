@@ -103,13 +103,27 @@ TEST_CASE("layout: a layout that makes no sense is refused") {
   CHECK(layout->partials.at(0).axis == 1);
 }
 
-TEST_CASE("layout: a shape has from one to eight dimensions of at least one element") {
+TEST_CASE("layout: a shape has from one to eight dimensions and at most 2^50 elements") {
   CHECK(parse_shape("15,5").value() == Shape{15, 5});
   CHECK(parse_shape("15x5").value() == Shape{15, 5});
-  for (const char* text :
-       {"", "0", "3,,4", "3,4x5", "1,1,1,1,1,1,1,1,1", "4294967296,4294967296"}) {
+  for (const char* text : {"", "3,,4", "3,4x5", "-1", "1,1,1,1,1,1,1,1,1", "4294967296,4294967296",
+                           "4294967296,0,4294967296"}) {
     INFO(text);
     CHECK_FALSE(parse_shape(text));
+  }
+}
+
+TEST_CASE("layout: a dimension of size 0 leaves every rank without elements") {
+  CHECK(parse_shape("0,5").value() == Shape{0, 5});
+  CHECK(parts("4:a", "a", 0) == Parts{{0, 0}, {0, 0}, {0, 0}, {0, 0}});
+  const auto mesh = parse_mesh("4x2:dp,tp");
+  REQUIRE(mesh);
+  for (const Division division : {Division::kCeil, Division::kExact}) {
+    const auto layout = parse_layout("dp;tp", *mesh, division);
+    REQUIRE(layout);
+    const auto boxes = regions(*mesh, *layout, {0, 6});
+    REQUIRE(boxes);
+    for (const Box& box : *boxes) CHECK(box.empty());
   }
 }
 

@@ -392,3 +392,18 @@ TEST_CASE("reshard: what all ranks need together is below 2^63 bytes") {
   // Each term of a partial value is read.
   CHECK_FALSE(reshard(place("8:a@8-15", "-+sum:a"), place("1:r", "-"), largest, {1024, 1}));
 }
+
+TEST_CASE("reshard: a tensor without elements needs no gets") {
+  for (const bool relays : {false, true}) {
+    for (const Shape& shape : {Shape{0, 6}, Shape{6, 0}}) {
+      for (const char* const from : {"a;b", "-;-", "-;b+sum:a"}) {
+        const auto plan =
+            reshard(place("2x2:a,b", from), place("3:x@3-5", "x;-"), shape, {4, 2, relays});
+        REQUIRE(plan);
+        CHECK(plan->bytes_moved == 0);
+        REQUIRE(plan->readers.size() == 3);
+        for (const Reader& reader : plan->readers) CHECK(reader.gets.empty());
+      }
+    }
+  }
+}
