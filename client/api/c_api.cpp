@@ -8,7 +8,6 @@
 
 #include "client/api/c_handles.hpp"
 #include "client/include/hyperoffload/hyperoffload.h"
-#include "common/base/utf8.hpp"
 
 namespace {
 
@@ -22,6 +21,7 @@ using ho::client::c_api::guarded;
 using ho::client::c_api::guarded_end;
 using ho::client::c_api::last_error;
 using ho::client::c_api::null_argument;
+using ho::client::c_api::utf8_text;
 using ho::client::c_api::wait_for_memory;
 
 constexpr bool same(ho_status status, Errc code) {
@@ -61,10 +61,10 @@ Result<ho::client::PoolOptions> read_options(const ho_connect_options& given) {
   ho::client::PoolOptions options;
   if (known.pool == nullptr) return Error(Errc::kInvalidArgument, "options.pool is null");
   options.sessions.addresses = split(known.pool);
-  options.sessions.name = known.name != nullptr ? known.name : "job";
-  if (ho::utf8_prefix(options.sessions.name, kJobNameBytesMax) != options.sessions.name) {
-    return Error(Errc::kInvalidArgument, "options.name is not up to 255 bytes of UTF-8");
-  }
+  auto name =
+      utf8_text(known.name != nullptr ? known.name : "job", "options.name", kJobNameBytesMax);
+  if (!name) return name.error();
+  options.sessions.name = std::move(*name);
   auto allowed = ho::client::parse_allowed(known.transport != nullptr ? known.transport : "auto");
   if (!allowed) return allowed.error();
   options.transport = std::move(*allowed);

@@ -7,7 +7,6 @@
 
 #include "client/api/c_handles.hpp"
 #include "client/blocks/open_blocks.hpp"
-#include "common/base/utf8.hpp"
 
 namespace {
 
@@ -18,6 +17,7 @@ using ho::client::BlockItem;
 using ho::client::BlockOp;
 using ho::client::c_api::guarded;
 using ho::client::c_api::null_argument;
+using ho::client::c_api::utf8_text;
 
 constexpr std::size_t kTextBytesMax = 255;
 constexpr std::size_t kKeyBytesMin = 16;
@@ -30,14 +30,6 @@ Result<std::string> text_of(const char* given, const char* field) {
   std::string text = given == nullptr ? "" : given;
   if (text.size() <= kTextBytesMax) return text;
   return Error(Errc::kInvalidArgument, std::string(field) + ": more than 255 bytes");
-}
-
-/// A text that goes to the nodes as UTF-8. A daemon closes the connection on which other bytes
-/// come, and the job would lose the node.
-Result<std::string> utf8_of(const char* given, const char* field) {
-  auto text = text_of(given, field);
-  if (!text || ho::utf8_prefix(*text, kTextBytesMax) == *text) return text;
-  return Error(Errc::kInvalidArgument, std::string(field) + ": not UTF-8");
 }
 
 /// What a job says of its blocks, checked.
@@ -69,9 +61,9 @@ Result<BlocksOptions> read_blocks_options(const ho_blocks_options& given) {
   }
   parts.back() = std::to_string(known.rank);
   out.space = ho::client::block_space(parts);
-  const auto tenant = utf8_of(known.tenant, "tenant");
+  const auto tenant = utf8_text(known.tenant, "tenant", kTextBytesMax);
   if (!tenant) return tenant.error();
-  const auto model = utf8_of(known.model, "model");
+  const auto model = utf8_text(known.model, "model", kTextBytesMax);
   if (!model) return model.error();
   out.tenant.tenant = tenant->empty() ? "default" : *tenant;
   out.tenant.secret = known.secret == nullptr ? "" : known.secret;

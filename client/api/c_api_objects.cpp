@@ -70,6 +70,7 @@ using ho::client::c_api::guarded;
 using ho::client::c_api::guarded_end;
 using ho::client::c_api::null_argument;
 using ho::client::c_api::UsedMemory;
+using ho::client::c_api::utf8_text;
 using ho::client::c_api::wait_for_memory;
 
 constexpr std::size_t kNameBytesMax = 255;
@@ -78,13 +79,6 @@ constexpr std::size_t kSecretBytesMin = 16;
 constexpr std::size_t kSecretBytesMax = 256;
 constexpr std::uint32_t kElementBytesMax = 1024;
 constexpr std::uint32_t kVersions = 2;
-
-Result<std::string> text_of(const char* given, const char* field, std::size_t most) {
-  std::string text = given == nullptr ? "" : given;
-  if (text.size() <= most) return text;
-  return Error(Errc::kInvalidArgument,
-               std::string(field) + ": more than " + std::to_string(most) + " bytes");
-}
 
 /// What publisher and subscriber have in common.
 struct ObjectOptions {
@@ -98,21 +92,20 @@ struct ObjectOptions {
 Result<ObjectOptions> read_object_options(const ho_object_options& given) {
   ObjectOptions out;
   std::memcpy(&out.options, &given, std::min(given.struct_bytes, sizeof(out.options)));
-  auto name = text_of(out.options.name, "name", kNameBytesMax);
+  auto name = utf8_text(out.options.name, "name", kNameBytesMax);
   if (!name) return name.error();
   if (name->empty()) return Error(Errc::kInvalidArgument, "an object needs a name");
-  auto secret = text_of(out.options.secret, "secret", kSecretBytesMax);
-  if (!secret) return secret.error();
-  if (!secret->empty() && secret->size() < kSecretBytesMin) {
-    return Error(Errc::kInvalidArgument, "secret: less than 16 bytes");
+  std::string secret = out.options.secret == nullptr ? "" : out.options.secret;
+  if (!secret.empty() && (secret.size() < kSecretBytesMin || secret.size() > kSecretBytesMax)) {
+    return Error(Errc::kInvalidArgument, "secret is not 16 to 256 bytes");
   }
-  auto mesh = text_of(out.options.mesh, "mesh", kDescriptionBytesMax);
+  auto mesh = utf8_text(out.options.mesh, "mesh", kDescriptionBytesMax);
   if (!mesh) return mesh.error();
-  auto relay = text_of(out.options.relay, "relay", kDescriptionBytesMax);
+  auto relay = utf8_text(out.options.relay, "relay", kDescriptionBytesMax);
   if (!relay) return relay.error();
   out.relay = std::move(*relay);
   out.name = std::move(*name);
-  out.secret = std::move(*secret);
+  out.secret = std::move(secret);
   out.mesh = mesh->empty() ? "1:all@" + std::to_string(out.options.rank) : std::move(*mesh);
   return out;
 }
@@ -124,11 +117,11 @@ struct Tensor {
 
 Result<Tensor> read_tensor(UsedMemory& used, const ho_tensor& given) {
   Tensor out;
-  auto name = text_of(given.name, "tensor", kDescriptionBytesMax);
+  auto name = utf8_text(given.name, "name", kDescriptionBytesMax);
   if (!name) return name.error();
-  auto layout = text_of(given.layout, "layout", kDescriptionBytesMax);
+  auto layout = utf8_text(given.layout, "layout", kDescriptionBytesMax);
   if (!layout) return layout.error();
-  auto dtype = text_of(given.dtype, "dtype", kNameBytesMax);
+  auto dtype = utf8_text(given.dtype, "dtype", kNameBytesMax);
   if (!dtype) return dtype.error();
   if (given.element_bytes > kElementBytesMax || given.dimensions > ho::layout::kDimensionsMax) {
     return Error(Errc::kInvalidArgument,

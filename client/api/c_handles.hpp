@@ -22,6 +22,7 @@
 #include "client/replay/runtime.hpp"
 #include "common/base/clock.hpp"
 #include "common/base/log.hpp"
+#include "common/base/utf8.hpp"
 
 // The types behind the C ABI's handles, and how its functions report failures. For c_api*.cpp only.
 
@@ -145,6 +146,15 @@ auto wait_for_memory(const ho_pool& pool, Call&& call) -> decltype(call()) {
     }
     std::this_thread::sleep_for(std::min<Duration>(kAskAgain, end - now));
   }
+}
+
+/// A text that a request to a node has as such: a daemon closes the connection of a job whose
+/// request has other bytes there. NULL is "". @return kInvalidArgument with the field's name.
+inline Result<std::string> utf8_text(const char* given, const char* field, std::size_t bytes_max) {
+  std::string text = given == nullptr ? "" : given;
+  if (utf8_prefix(text, bytes_max) == text) return text;
+  return Error(Errc::kInvalidArgument, std::string(field) + " is not up to " +
+                                           std::to_string(bytes_max) + " bytes of UTF-8");
 }
 
 inline Error null_argument() { return Error(Errc::kInvalidArgument, "a null argument"); }

@@ -52,14 +52,15 @@ typedef enum ho_chunking {
   HO_CHUNKS_GRID = 1
 } ho_chunking;
 
-/* A field that is zero has its default. Texts have at most 255 bytes, unless stated otherwise. */
+/* A field that is zero has its default. Texts are UTF-8 of at most 255 bytes, unless stated
+   otherwise. */
 typedef struct ho_object_options {
   size_t struct_bytes; /* sizeof(ho_object_options): lets the struct grow */
   const char* name;
   /* The programs that see the object: those with the same user (over a Unix socket) or certificate
      (over TLS); another user's object of this name is a different one. With a secret: those that
      know it. Use one for jobs that reach a node in different ways, as those on several nodes. */
-  const char* secret; /* NULL or "": none; else 16 to 256 bytes */
+  const char* secret; /* NULL or "": none; else 16 to 256 bytes, any */
   const char* mesh;   /* mesh of this program's ranks, up to 65535 bytes; NULL or "": one rank, 0 */
   uint32_t rank;      /* the caller's rank in the mesh */
   /* Publishers: a number that all ranks of this run of the program share, and no other run has, so
@@ -100,7 +101,7 @@ typedef struct ho_tensor {
  *
  * HO_OK                *out is the caller's until ho_publisher_close.
  * HO_INVALID_ARGUMENT  a null argument, a mesh or layout that cannot be read, a partial value, a
- *                      tile of another size than the layout says.
+ *                      tile of another size than the layout says, a text that is not UTF-8.
  * HO_EXHAUSTED         no node has room for all versions of this rank's part. */
 HO_API ho_status ho_publisher_open(ho_pool* pool, const ho_object_options* options,
                                    const ho_tensor* tensors, size_t count, ho_publisher** out);
@@ -121,9 +122,9 @@ HO_API void ho_publisher_close(ho_publisher* publisher);
  * until ho_subscriber_close. They may be a part of the object's tensors.
  *
  * HO_OK                *out is the caller's until ho_subscriber_close.
- * HO_INVALID_ARGUMENT  a null argument, or a mesh that cannot be read. With a relay: no run, more
- *                      than 1024 versions, a name of more than 223 bytes, an axis that the mesh
- *                      lacks, or two tensors of one name. */
+ * HO_INVALID_ARGUMENT  a null argument, a mesh that cannot be read, or a text that is not UTF-8.
+ *                      With a relay: no run, more than 1024 versions, a name of more than 223
+ *                      bytes, an axis that the mesh lacks, or two tensors of one name. */
 HO_API ho_status ho_subscriber_open(ho_pool* pool, const ho_object_options* options,
                                     const ho_tensor* tensors, size_t count, ho_subscriber** out);
 /* Opens the newest complete version in [least, most] and closes the one that was open. 0 and

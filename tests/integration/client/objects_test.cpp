@@ -199,6 +199,43 @@ TEST_CASE("objects: reading a tensor that the object does not have fails at once
   CHECK(std::string(ho_last_error()).find("is complete") == std::string::npos);
 }
 
+TEST_CASE("objects: a text that is not UTF-8 is refused at open, and costs no node",
+          "[integration]") {
+  TwoNodes nodes;
+  const PoolHandle job = connect_pool(nodes.address(0), "local");
+  Ranks ranks("1:all", "-", {1000});
+  const auto opens = [&](ho_object_options options, const ho_tensor& tensor) {
+    options.struct_bytes = sizeof(options);
+    ho_publisher* publisher = nullptr;
+    ho_subscriber* subscriber = nullptr;
+    const ho_status as_publisher = ho_publisher_open(job.get(), &options, &tensor, 1, &publisher);
+    CHECK(ho_subscriber_open(job.get(), &options, &tensor, 1, &subscriber) == as_publisher);
+    ho_publisher_close(publisher);
+    ho_subscriber_close(subscriber);
+    return as_publisher;
+  };
+  CHECK(opens(ranks.options(0, 3), ranks.tensor(0)) == HO_OK);
+  const char* const bytes = "\xff\xfe";
+  ho_object_options options = ranks.options(0, 3);
+  options.name = bytes;
+  CHECK(opens(options, ranks.tensor(0)) == HO_INVALID_ARGUMENT);
+  CHECK(std::string(ho_last_error()) == "name is not up to 255 bytes of UTF-8");
+  options = ranks.options(0, 3);
+  options.mesh = "1:\xff";
+  CHECK(opens(options, ranks.tensor(0)) == HO_INVALID_ARGUMENT);
+  for (const char* ho_tensor::*const field : {&ho_tensor::name, &ho_tensor::dtype}) {
+    ho_tensor tensor = ranks.tensor(0);
+    tensor.*field = bytes;
+    CHECK(opens(ranks.options(0, 3), tensor) == HO_INVALID_ARGUMENT);
+  }
+  // A secret may have any bytes.
+  options = ranks.options(0, 3);
+  options.secret = "\xff\xfe sixteen bytes and more";
+  Publisher publisher(job.get(), options, {ranks.tensor(0)});
+  publisher.publish(1);
+  CHECK(acquire(Subscriber(job.get(), options, {ranks.tensor(0)})) == HO_OK);
+}
+
 TEST_CASE("objects: memory stays registered while objects use it", "[integration]") {
   TwoNodes nodes;
   const PoolHandle job = connect_pool(nodes.address(0), "local");

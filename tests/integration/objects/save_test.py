@@ -180,6 +180,7 @@ class Save(unittest.TestCase):
                                    "--pool", self.address], capture_output=True, text=True, check=False)
             self.assertEqual(done.returncode, 2, done)
             self.assertIn(said, done.stderr)
+        self.assertIn("UTF-8", self.save(b"\xff\xfe", code=2)[1])
         odd = hyperoffload.Publisher(self.address, "odd", {"x": memoryview(bytearray(8)).cast("P")})
         self.addCleanup(odd.close)
         odd.publish(1)

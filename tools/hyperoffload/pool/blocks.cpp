@@ -4,6 +4,7 @@
 #include <string>
 
 #include "common/base/units.hpp"
+#include "common/base/utf8.hpp"
 #include "tools/hyperoffload/pool/pool_command.hpp"
 
 namespace ho::cli {
@@ -89,6 +90,9 @@ struct ClearOptions : PoolOptions {
 
 /// Asks every node. A node that does not know the tenant has none of its blocks.
 int run_clear(Console& console, const ClearOptions& options) {
+  if (utf8_prefix(options.tenant, options.tenant.size()) != options.tenant) {
+    return console.refuse(Error(Errc::kInvalidArgument, "--tenant is not UTF-8"));
+  }
   const TimePoint deadline = SteadyClock().now() + options.timeout;
   auto pool = open_pool(options, deadline);
   if (!pool) return complain_about_pool(console, pool.error());
