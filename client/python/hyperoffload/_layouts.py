@@ -2,6 +2,7 @@
 a tensor, the axes that divide it from major to minor, "dp,tp;-".
 """
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,16 +12,18 @@ def _mesh(sizes, names, ranks=None):
     count = 1
     for size in sizes:
         count *= size
-    ranks = list(range(count)) if ranks is None else [int(rank) for rank in ranks]
+    ranks = list(range(count)) if ranks is None else [operator.index(rank) for rank in ranks]
     if len(ranks) != count:
         raise ValueError(f"a mesh of {count} places, and {len(ranks)} ranks")
+    if len(set(ranks)) != count or len(set(names)) != len(names):
+        raise ValueError(f"a rank or a name occurs twice: {ranks}, {names}")
     return words if ranks == list(range(count)) else words + "@" + ",".join(map(str, ranks))
 
 
 def from_dtensor(mesh: Any, placements: Sequence[Any], dimensions: int) -> tuple[str, str]:
     """The words (mesh, layout) of a torch DTensor's `device_mesh` and `placements`, for a tensor of so many
     dimensions. Mesh dimensions without names are m0, m1, ... Raises ValueError for placements that have no
-    words: strided shards."""
+    words, as strided shards, and for a shard of a dimension that the tensor lacks."""
     if len(placements) != len(mesh.mesh.shape):
         raise ValueError(f"{len(placements)} placements on a mesh of {len(mesh.mesh.shape)} dimensions")
     names = list(mesh.mesh_dim_names or [f"m{i}" for i in range(len(placements))])
@@ -29,6 +32,8 @@ def from_dtensor(mesh: Any, placements: Sequence[Any], dimensions: int) -> tuple
     for name, placement in zip(names, placements):
         kind = type(placement).__name__
         if kind == "Shard":
+            if not -dimensions <= placement.dim < dimensions:
+                raise ValueError(f"a shard of dimension {placement.dim}, and a tensor of {dimensions}")
             # torch divides by the mesh's dimensions one after the other: the first one is the major one.
             axes[placement.dim].append(name)
         elif kind in ("Partial", "_Partial"):
@@ -48,24 +53,29 @@ def from_hypershard(mesh_shape: Sequence[int], alias_name: Sequence[str], tensor
     """The words (mesh, layout) of HyperShard's Layout(mesh_shape, alias_name, rank_list). `tensor_map` has for
     each dimension an alias, "None" or None, or a tuple of aliases from major to minor; or, as in the layout's
     own `tensor_map`, numbers: they count the mesh's axes from the right, and -1 is none. Raises ValueError
-    where names, axes and ranks do not fit one another."""
+    where names, axes and ranks do not fit one another, or one of them is used twice."""
     names = list(alias_name)
     if len(names) != len(mesh_shape):
         raise ValueError(f"{len(names)} names for {len(mesh_shape)} axes")
 
     def axis(word):
-        if word in (None, "None", -1):
+        if word is None or word == "None":
             return None
-        if isinstance(word, int):
-            if not 0 <= word < len(names):
-                raise ValueError(f"no axis {word}")
-            return names[len(names) - 1 - word]
-        if word not in names:
-            raise ValueError(f"no axis {word!r}")
-        return word
+        if isinstance(word, str):
+            if word not in names:
+                raise ValueError(f"no axis {word!r}")
+            return word
+        place = operator.index(word)
+        if not -1 <= place < len(names):
+            raise ValueError(f"no axis {place}")
+        return None if place == -1 else names[len(names) - 1 - place]
 
-    parts = []
+    parts, used = [], []
     for entry in tensor_map:
         group = [axis(word) for word in (entry if isinstance(entry, (tuple, list)) else (entry,))]
-        parts.append(",".join(name for name in group if name) or "-")
+        group = [name for name in group if name]
+        used += group
+        parts.append(",".join(group) or "-")
+    if len(set(used)) != len(used):
+        raise ValueError(f"an axis divides twice: {used}")
     return _mesh(mesh_shape, names, rank_list), ";".join(parts)

@@ -132,6 +132,14 @@ def refused(pool):
             assert error.name == "invalid-argument", error
 
 
+def refuses(error, call):
+    try:
+        call()
+    except error as caught:
+        return str(caught)
+    raise AssertionError(f"no {error.__name__}")
+
+
 class Tensor:
     """The attributes of a torch tensor that are read. Its memory moves, as under fit()."""
 
@@ -279,10 +287,25 @@ def imports():
         raise AssertionError("took an unknown placement")
     except ValueError:
         pass
+    assert hyperoffload.from_dtensor(mesh, (Replicate(), Shard(-1)), 2)[1] == "-;tp"
+    for dim in (2, -3):
+        refuses(ValueError, lambda: hyperoffload.from_dtensor(mesh, (Replicate(), Shard(dim)), 2))
     both = ("2x2x4:dp,sp,mp", "dp;-;sp,mp")
     assert hyperoffload.from_hypershard((2, 2, 4), ("dp", "sp", "mp"), ("dp", "None", ("sp", "mp"))) == both
     assert hyperoffload.from_hypershard((2, 2, 4), ("dp", "sp", "mp"), (2, -1, (1, 0))) == both  # from the right
     assert hyperoffload.from_hypershard((2,), ("mp",), (None,), [3, 1]) == ("2:mp@3,1", "-")
+    class Number:  # as one of numpy
+        def __init__(self, number):
+            self.number = number
+
+        def __index__(self):
+            return self.number
+
+    found = hyperoffload.from_hypershard((2, 2, 4), ("dp", "sp", "mp"), (Number(2), Number(-1), (Number(1), Number(0))))
+    assert found == both
+    for wrong in (((2,), ("mp",), (None,), [3, 3]), ((2, 2), ("dp", "dp"), ("dp",)), ((2, 2), ("dp", "tp"), ("dp", "dp")),
+                  ((2, 2), ("dp", "tp"), (("dp", "dp"),)), ((2,), ("mp",), (1,)), ((2,), ("mp",), (-2,)), ((2,), ("mp",), ("tp",))):
+        refuses(ValueError, lambda: hyperoffload.from_hypershard(*wrong))
 
 
 if len(sys.argv) > 5:
