@@ -2,16 +2,32 @@
 
 import ctypes
 import json
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from . import _layouts, _library
 
+_U32_MAX = 2 ** 32 - 1
 _U64_MAX = 2 ** 64 - 1
 # Buffers' formats, as torch names the types.
 _TYPES = {"?": "bool", "b": "int8", "B": "uint8", "c": "uint8", "h": "int16", "H": "uint16",
           "i": "int32", "l": "int64", "q": "int64", "I": "uint32", "L": "uint64", "Q": "uint64", "e": "float16", "f": "float32",
           "d": "float64"}
+
+
+def _number(field, value, most=_U64_MAX):
+    """ctypes would cut a number that a field has no room for."""
+    if not 0 <= operator.index(value) <= most:
+        raise ValueError(f"{field}: {value} is not in 0 .. {most}")
+    return operator.index(value)
+
+
+def _text(field, value):
+    """A C string ends at its first NUL."""
+    if "\0" in value:
+        raise ValueError(f"{field}: {value!r} has a NUL")
+    return value.encode()
 
 
 class _Options(ctypes.Structure):
@@ -77,10 +93,11 @@ def _take(name, value):
         element, size, dtype = view.itemsize, view.nbytes, _TYPES.get(view.format, view.format)
         keep = (ctypes.c_char * size).from_buffer(data) if size else None
         address = ctypes.addressof(keep) if size else None
-    shape = (ctypes.c_uint64 * max(len(value.shape), 1))(*(value.shape or (1,)))
+    sizes = [_number(f"{name}: shape", size) for size in value.shape] or [1]
+    shape = (ctypes.c_uint64 * len(sizes))(*sizes)
     layout = value.layout if value.shape else ""
-    record = _Tensor(name.encode(), layout.encode(), dtype.encode(), shape, len(shape), element,
-                     address if size else None, size)
+    record = _Tensor(_text("tensor", name), _text(f"{name}: layout", layout), _text(f"{name}: type", dtype),
+                     shape, len(shape), element, address if size else None, size)
     return mesh, record, (shape, keep)
 
 
@@ -100,11 +117,12 @@ class _Object:
             self._keep.append(keep)
             if hasattr(keep[1], "data_ptr"):
                 self._tensors.append((tensor_name, keep[1], record.data))
+        options = _Options(ctypes.sizeof(_Options), _text("name", name), _text("secret", secret), _text("mesh", mesh),
+                           _number("rank", rank, _U32_MAX), _number("run", run), _number("versions", versions, _U32_MAX),
+                           _number("link", link), chunks, _text("relay", relay))
         self._own = isinstance(pool, str)
         self._pool = _library.Pool(pool, name) if self._own else pool
         self._handle = ctypes.c_void_p()
-        options = _Options(ctypes.sizeof(_Options), name.encode(), secret.encode(), mesh.encode(),
-                           rank, run, versions, link, chunks, relay.encode())
         array = (_Tensor * max(len(records), 1))(*records)
         try:
             _library._check(getattr(self._lib, self._OPEN)(
@@ -164,7 +182,7 @@ class Publisher(_Object):
         """Copies the tensors into the pool and makes them visible. Raises Error: "busy" where readers
         have all kept versions open."""
         self._check_places()
-        _library._check(self._lib.ho_publish(self._handle, version))
+        _library._check(self._lib.ho_publish(self._handle, _number("version", version)))
 
 
 class Subscriber(_Object):
@@ -186,9 +204,10 @@ class Subscriber(_Object):
     def acquire(self, least: int = 0, timeout: float = 0.0, most: int = _U64_MAX) -> int:
         """Opens the newest complete version between two, waiting `timeout` seconds for one. Returns its
         number. Raises Error: "not-found"; "unavailable" where none is found and some node could not be asked."""
+        least, most = _number("least", least), _number("most", most)
         version = ctypes.c_uint64()
-        _library._check(self._lib.ho_acquire(self._handle, least, most, int(timeout * 1000),
-                                             ctypes.byref(version)))
+        timeout_ms = int(min(max(timeout * 1000, 0), _U32_MAX))
+        _library._check(self._lib.ho_acquire(self._handle, least, most, timeout_ms, ctypes.byref(version)))
         return version.value
 
     def read(self) -> None:
@@ -202,7 +221,7 @@ class Subscriber(_Object):
         self._lib.ho_object_release(self._handle)
 
     def describe(self) -> dict[str, Any] | None:
-        """What the acquired version has: mesh, tensors, and how many bytes read() needs and fetches. None:
-        no version is open."""
+        """What the acquired version has, or the last one had: mesh, tensors, and how many bytes read() needs and
+        fetches. None: no version was acquired yet."""
         text = self._lib.ho_object_text(self._handle)
         return json.loads(text) if text else None

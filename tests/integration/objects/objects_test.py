@@ -140,6 +140,38 @@ def refuses(error, call):
     raise AssertionError(f"no {error.__name__}")
 
 
+def numbers_and_texts(pool):
+    """What a field of the library has no room for is refused, and not cut."""
+    tensors = {"x": bytearray(8)}
+    with hyperoffload.Publisher(pool, "numbers", tensors) as writer, \
+            hyperoffload.Subscriber(pool, "numbers", {"x": bytearray(8)}) as reader:
+        for version in (-1, 2 ** 64 + 5):
+            assert str(version) in refuses(ValueError, lambda: writer.publish(version))
+        writer.publish(7)
+        for call in (lambda: reader.acquire(-1), lambda: reader.acquire(2 ** 64), lambda: reader.acquire(most=2 ** 64 + 7)):
+            refuses(ValueError, call)
+        refuses(TypeError, lambda: reader.acquire(7.0))
+        for timeout in (-1, -1e30, 4294967.296, float("inf")):
+            assert reader.acquire(7, timeout=timeout) == 7
+        assert refuses(hyperoffload.Error, lambda: reader.acquire(8, timeout=-1)).startswith("not-found")
+    for wrong in ({"rank": -1}, {"rank": 2 ** 32}, {"versions": -1}, {"versions": 2 ** 32 + 1}, {"run": -1}, {"run": 2 ** 64},
+                  {"link": -1}, {"secret": "sixteen bytes and\0more"}, {"mesh": "1:a\0"}):
+        assert next(iter(wrong)) in refuses(ValueError, lambda: hyperoffload.Publisher(pool, "numbers", tensors, **wrong)), wrong
+    refuses(ValueError, lambda: hyperoffload.Publisher(pool, "num\0bers", tensors))
+    refuses(ValueError, lambda: hyperoffload.Publisher(pool, "numbers", {"x\0y": bytearray(8)}))
+    refuses(ValueError, lambda: hyperoffload.Publisher(pool, "numbers", {"x": hyperoffload.Tile(bytearray(8), "-", (-1,))}))
+
+
+def described_after_release(pool):
+    with hyperoffload.Publisher(pool, "described", {"x": bytearray(8)}) as writer, \
+            hyperoffload.Subscriber(pool, "described", {"x": bytearray(8)}) as reader:
+        assert reader.describe() is None
+        writer.publish(1)
+        reader.acquire()
+        reader.release()
+        assert reader.describe()["needed_bytes"] == 8
+
+
 class Tensor:
     """The attributes of a torch tensor that are read. Its memory moves, as under fit()."""
 
@@ -328,6 +360,8 @@ lease_ms: 600000
             time.sleep(0.1)
         imports()
         refused(address)
+        numbers_and_texts(address)
+        described_after_release(address)
         moves(address)
         held_to_a_rate(address)
         parts_of_rows(address)
