@@ -65,7 +65,9 @@ Result<std::uint64_t> Subscriber::acquire(const Versions& versions, Duration tim
   release();
   const TimePoint end = clock_.now() + timeout;
   misfit_ = false;
-  for (Duration pause = kPauseMin;; pause = std::min(2 * pause, kPauseMax)) {
+  // A caller that waits in parts, to act on signals, asks the nodes no more often than in one wait.
+  const bool goes_on = std::exchange(missed_, std::nullopt) == versions.min;
+  for (Duration pause = goes_on ? kPauseMax : kPauseMin;; pause = std::min(2 * pause, kPauseMax)) {
     release_arenas([this](const Arena& arena) { return pool_.is_stale(arena); });
     std::string last;  // why this look did not find one
     std::string unanswered;
@@ -84,6 +86,7 @@ Result<std::uint64_t> Subscriber::acquire(const Versions& versions, Duration tim
     }
     const TimePoint now = clock_.now();
     if (now >= end) {
+      missed_ = versions.min;
       if (last.empty()) last = unanswered;
       const std::string missing = pool_.out_of_reach();
       const bool all = missing.empty() && unanswered.empty();

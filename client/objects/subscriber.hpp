@@ -137,8 +137,9 @@ class Subscriber {
   std::vector<ObjectTensor> tensors_;
   ReadPlan plan_;
   std::uint64_t plan_number_ = 0;
-  bool misfit_ = false;               ///< what is wanted does not fit the object: no look helps
-  std::map<std::size_t, Held> held_;  ///< by position
+  std::optional<std::uint64_t> missed_;  ///< least version that the last acquire() found none of
+  bool misfit_ = false;                  ///< what is wanted does not fit the object: no look helps
+  std::map<std::size_t, Held> held_;     ///< by position
   std::uint64_t version_ = 0;
   std::uint64_t identity_ = 0;
   std::uint64_t segment_bytes_ = 0;

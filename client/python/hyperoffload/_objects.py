@@ -2,7 +2,9 @@
 
 import ctypes
 import json
+import math
 import operator
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +12,8 @@ from . import _layouts, _library
 
 _U32_MAX = 2 ** 32 - 1
 _U64_MAX = 2 ** 64 - 1
+# Python acts on a signal, as Ctrl-C, between calls of the library: it waits in parts of this length.
+_WAIT_S = 0.2
 # Buffers' formats, as torch names the types.
 _TYPES = {"?": "bool", "b": "int8", "B": "uint8", "c": "uint8", "h": "int16", "H": "uint16",
           "i": "int32", "l": "int64", "q": "int64", "I": "uint32", "L": "uint64", "Q": "uint64", "e": "float16", "f": "float32",
@@ -203,12 +207,24 @@ class Subscriber(_Object):
 
     def acquire(self, least: int = 0, timeout: float = 0.0, most: int = _U64_MAX) -> int:
         """Opens the newest complete version between two, waiting `timeout` seconds for one. Returns its
-        number. Raises Error: "not-found"; "unavailable" where none is found and some node could not be asked."""
+        number. Raises Error: "not-found"; "unavailable" where none is found and some node could not be asked.
+        Ctrl-C ends the wait within 0.2 s. A node that does not answer makes both take some seconds more."""
         least, most = _number("least", least), _number("most", most)
         version = ctypes.c_uint64()
-        timeout_ms = int(min(max(timeout * 1000, 0), _U32_MAX))
-        _library._check(self._lib.ho_acquire(self._handle, least, most, timeout_ms, ctypes.byref(version)))
-        return version.value
+        end = time.monotonic() + timeout
+        while True:
+            begin = time.monotonic()
+            part = max(0.0, min(end - begin, _WAIT_S))
+            try:
+                _library._check(self._lib.ho_acquire(self._handle, least, most, math.ceil(part * 1000),
+                                                     ctypes.byref(version)))
+                return version.value
+            except _library.Error as error:
+                now = time.monotonic()
+                # A call that ends early found what waiting does not mend, as a tensor that the object lacks.
+                over = not now < end or now < begin + part
+                if over or error.name not in ("not-found", "unavailable"):
+                    raise
 
     def read(self) -> None:
         """Fetches the open version into the tensors, and compares checksums. Raises Error: "corrupt" where

@@ -6,6 +6,7 @@ import ctypes
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -76,9 +77,9 @@ def subscriber(pool, rank):
 
 
 class Process:
-    def __init__(self, pool, what, rank):
+    def __init__(self, pool, what, rank, stderr=None):
         self.process = subprocess.Popen([sys.executable, *sys.argv[:5], pool, what, str(rank)], text=True,
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr)
 
     def line(self):
         return self.process.stdout.readline().strip()
@@ -170,6 +171,39 @@ def described_after_release(pool):
         reader.acquire()
         reader.release()
         assert reader.describe()["needed_bytes"] == 8
+
+
+def waiting(pool, _):
+    """Waits for what nobody publishes."""
+    with hyperoffload.Subscriber(pool, "nobody", {"x": bytearray(8)}) as reader:
+        print("waiting", flush=True)
+        reader.acquire(timeout=float("inf"))
+
+
+def waits(pool):
+    """A wait finds what is published meanwhile, ends at once where waiting cannot help, and by Ctrl-C."""
+    with hyperoffload.Publisher(pool, "late", {"x": bytearray(8)}) as writer, \
+            hyperoffload.Subscriber(pool, "late", {"x": bytearray(8)}) as reader, \
+            hyperoffload.Subscriber(pool, "late", {"y": bytearray(8)}) as misfit, concurrent.futures.ThreadPoolExecutor(1) as thread:
+        found = thread.submit(reader.acquire, timeout=60)
+        time.sleep(0.7)
+        writer.publish(1)
+        assert found.result(60) == 1
+        begin = time.monotonic()
+        assert 'no tensor "y"' in refuses(hyperoffload.Error, lambda: misfit.acquire(timeout=60))
+        assert time.monotonic() - begin < 30
+        begin = time.monotonic()
+        assert "is complete" in refuses(hyperoffload.Error, lambda: reader.acquire(2, timeout=0.7))
+        assert 0.7 <= time.monotonic() - begin < 30
+    waiter = Process(pool, "waiting", 0, subprocess.PIPE)
+    try:
+        assert waiter.line() == "waiting"
+        time.sleep(0.5)
+        waiter.process.send_signal(signal.SIGINT)
+        said = waiter.process.communicate(timeout=20)
+        assert waiter.process.returncode == -signal.SIGINT and "KeyboardInterrupt" in said[1], said
+    finally:
+        waiter.end()
 
 
 class Tensor:
@@ -341,7 +375,7 @@ def imports():
 
 
 if len(sys.argv) > 5:
-    {"publisher": publisher, "subscriber": subscriber}[sys.argv[6]](sys.argv[5], int(sys.argv[7]))
+    {"publisher": publisher, "subscriber": subscriber, "waiting": waiting}[sys.argv[6]](sys.argv[5], int(sys.argv[7]))
     sys.exit(0)
 
 with tempfile.TemporaryDirectory() as name:
@@ -362,6 +396,7 @@ lease_ms: 600000
         refused(address)
         numbers_and_texts(address)
         described_after_release(address)
+        waits(address)
         moves(address)
         held_to_a_rate(address)
         parts_of_rows(address)
