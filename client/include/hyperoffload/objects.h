@@ -129,7 +129,9 @@ HO_API ho_status ho_subscriber_open(ho_pool* pool, const ho_object_options* opti
                                     const ho_tensor* tensors, size_t count, ho_subscriber** out);
 /* Opens the newest complete version in [least, most] and closes the one that was open. 0 and
  * UINT64_MAX: any version; twice the same number: exactly that one. Asks all nodes of the pool
- * repeatedly until there is one or the time is over. An open version stays until ho_object_release.
+ * repeatedly until there is one or the time is over: at least once, and a node that does not answer
+ * is waited for 2 s each time, at the release of a version too, whatever timeout_ms is. An open
+ * version stays until ho_object_release.
  *
  * HO_OK                *version is open.
  * HO_NOT_FOUND         no such version, or the object lacks a tensor of one of the names.
