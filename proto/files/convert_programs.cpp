@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "common/base/units.hpp"
+#include "common/base/utf8.hpp"
 #include "proto/files/convert.hpp"
 #include "proto/files/file.hpp"
 #include "proto/files/message.hpp"
@@ -17,6 +18,7 @@ namespace {
 constexpr std::uint32_t kVersionsMax = 1024;
 constexpr std::uint32_t kWeightMax = 1000;
 constexpr std::uint32_t kEveryMax = 1'000'000;
+constexpr std::size_t kObjectNameBytesMax = 255;  // as the library has it
 
 /// An absent text is 0.
 Result<std::uint64_t> read_rate(const std::string& text, const char* field) {
@@ -78,6 +80,9 @@ Result<ObjectSpec> object_of(const hyperoffload::v1::ObjectSpec& in, const std::
                              const std::vector<ProgramSpec>& programs) {
   ObjectSpec out;
   if (in.name().empty()) return bad_input("name is missing");
+  if (utf8_prefix(in.name(), kObjectNameBytesMax) != in.name()) {
+    return bad_input("a name is up to 255 bytes of UTF-8");
+  }
   const auto find = [&](const std::string& name, const char* field) -> Result<std::size_t> {
     const auto at = std::find_if(programs.begin(), programs.end(),
                                  [&](const ProgramSpec& one) { return one.name == name; });

@@ -114,6 +114,8 @@ class Programs(unittest.TestCase):
         refused('"learner"): the name occurs twice', '"actor" mesh', '"learner" mesh')
         refused("letters, digits, - and _", '"actor" mesh', '"../actor" mesh')
         refused("mesh is missing", 'mesh: "2:tp@4-5"', "")
+        refused("a name is up to 255 bytes", '"policy"', f'"{256 * "p"}"')
+        self.assertEqual(self.plan(PROGRAMS.replace('"policy"', f'"{255 * "p"}"'), out="long").returncode, 0)
         refused("both have rank 0", "@4-5", "")
         refused('there is no program "writer"', 'from: "learner"', 'from: "writer"')
         refused("are the same program", 'from: "learner"', 'from: "actor"')
