@@ -40,7 +40,8 @@ Result<layout::Placement> placement_of(const layout::Mesh& mesh, const ObjectTen
   auto layout = layout::parse_layout(text, mesh);
   if (!layout) return layout.error().at(tensor.name);
   if (!layout->partials.empty()) {
-    return Error(Errc::kInvalidArgument, tensor.name + ": a partial value cannot be published");
+    return Error(Errc::kInvalidArgument,
+                 tensor.name + ": a partial value can be neither published nor read; leave out +");
   }
   return layout::Placement{mesh, std::move(*layout)};
 }

@@ -16,8 +16,8 @@
 // What publisher and readers of an object agree in. Pure.
 namespace ho::client {
 
-/// Reads a tensor's layout over a mesh. @return kInvalidArgument, also for a value that is partial:
-/// it is not complete in any rank.
+/// Reads a tensor's layout over a mesh, a publisher's or a reader's. @return kInvalidArgument, also
+/// for a value that is partial: it is not complete in any rank.
 [[nodiscard]] Result<layout::Placement> placement_of(const layout::Mesh& mesh,
                                                      const ObjectTensor& tensor);
 

@@ -134,6 +134,8 @@ class Programs(unittest.TestCase):
         self.write("big.json", {"tensors": [{"name": "t", "shape": [1 << 50], "elementBytes": 1024}]})
         refused("more than 1 TiB", '"tensors.json"', '"big.json"')
         self.write("big.json", {"tensors": [{"name": f"t{i}", "shape": [1 << 40], "elementBytes": 1} for i in range(1100)]})
+        self.write("partial.json", {"tensors": [{"name": "up", "shape": [4], "elementBytes": 2, "to": "-+sum:tp"}]})
+        refused("to: up: a partial value can be neither published nor read", '"tensors.json"', '"partial.json"')
         refused("more than 2^50 bytes", '"tensors.json"', '"big.json"')
         twice = PROGRAMS + 'objects { name: "policy" from: "learner" to: "actor" tensors: "tensors.json" every: 2 versions: 3 }'
         refused("the program reads it twice", PROGRAMS, twice)

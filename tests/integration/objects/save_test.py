@@ -165,6 +165,8 @@ class Save(unittest.TestCase):
         self.assertIn("no tensor of 3 dimensions", self.save("here", "--mesh", "2:x", "--layout", "x;-;-", code=2)[1])
         done = subprocess.run([CLI, "objects", "save", "here", "--out", str(self.folder / "unused"), "--pool", "unix:/nowhere"],
                               capture_output=True, text=True, check=False)
+        self.assertIn("can be neither published nor read",
+                      self.save("here", "--mesh", "2x2:dp,tp", "--layout", "dp;-+sum:tp", code=2)[1])
         self.assertEqual(done.returncode, 4, done)
         full = pathlib.Path(tempfile.mkdtemp(dir=self.folder)) / "saved"
         full.mkdir()
