@@ -125,6 +125,9 @@ class Save(unittest.TestCase):
         self.assertEqual(read_file(out / "rank-1.safetensors")[0]["bias"][2], struct.pack("<f", -2.0))
         self.assertEqual(read_file(out / "rank-3.safetensors")[0]["bias"], ("F32", [0], b""))
         self.check_weight(read_file(out / "rank-3.safetensors")[0]["weight"], range(ROWS), range(COLUMNS))
+        for wrong in ({"shape": [3], "elementBytes": 4}, {"shape": [2], "elementBytes": 2}, {"shape": [2, 1], "elementBytes": 4}):
+            named.write_text(json.dumps({"tensors": [{"name": "bias", "to": "x", **wrong}]}))
+            self.assertIn('"bias" is of another shape', self.save("names", "--mesh", "4:x", "--tensors", str(named), code=2)[1])
         named.write_text(json.dumps({"tensors": [{"name": "scale", "shape": [2], "elementBytes": 4, "to": "x"}]}))
         self.assertIn('no tensor "scale"', self.save("names", "--mesh", "4:x", "--tensors", str(named), code=2)[1])
 
@@ -162,11 +165,11 @@ class Save(unittest.TestCase):
                             (("--mesh", "2:x", "--layout", "x;-", "--layout", "-;x"), "two for tensors of 2 dimensions"),
                             (("--tensors", "/nowhere.json"), "/nowhere.json"), (("--secret-file", "/nowhere"), "/nowhere")):
             self.assertIn(said, self.save("here", *words, code=2)[1])
+        self.assertIn("can be neither published nor read",
+                      self.save("here", "--mesh", "2x2:dp,tp", "--layout", "dp;-+sum:tp", code=2)[1])
         self.assertIn("no tensor of 3 dimensions", self.save("here", "--mesh", "2:x", "--layout", "x;-;-", code=2)[1])
         done = subprocess.run([CLI, "objects", "save", "here", "--out", str(self.folder / "unused"), "--pool", "unix:/nowhere"],
                               capture_output=True, text=True, check=False)
-        self.assertIn("can be neither published nor read",
-                      self.save("here", "--mesh", "2x2:dp,tp", "--layout", "dp;-+sum:tp", code=2)[1])
         self.assertEqual(done.returncode, 4, done)
         full = pathlib.Path(tempfile.mkdtemp(dir=self.folder)) / "saved"
         full.mkdir()

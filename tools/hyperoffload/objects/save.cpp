@@ -132,6 +132,11 @@ Result<void> set_layouts(const SaveArguments& args, const std::vector<TensorMove
       return Error(Errc::kInvalidArgument,
                    args.tensors + ": the object has no tensor \"" + named.name + "\"");
     }
+    // A list of another model would otherwise divide this one's tensors.
+    if (named.shape != found->shape || named.element_bytes != found->element_bytes) {
+      return Error(Errc::kInvalidArgument, args.tensors + ": tensor \"" + named.name +
+                                               "\" is of another shape or element size there");
+    }
     if (!named.to.empty()) found->layout = named.to;
   }
   return {};
@@ -390,8 +395,10 @@ void add_objects_save(Program& program, CLI::App& objects, const PoolOptions& de
                   "again for others (default: each rank has all of a tensor)")
       ->type_name("LAYOUT");
   command
-      .add_option("--tensors", args->tensors,
-                  "layouts of single tensors: the field \"to\" of a list as reshard takes it")
+      .add_option(
+          "--tensors", args->tensors,
+          "layouts of single tensors: the field \"to\" of a list as reshard takes it, whose "
+          "shapes and element sizes are the object's")
       ->type_name("FILE");
   command
       .add_option("--secret-file", args->secret_file,
