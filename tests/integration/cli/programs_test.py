@@ -68,6 +68,9 @@ class Programs(unittest.TestCase):
             self.assertLessEqual(one["fetched_bytes"] / one["link_bytes_per_s"] * 1e9, policy["read_ns"])
         (link,) = found["links"]
         self.assertEqual(link["read"]["objects_bytes_per_s"], sum(one["link_bytes_per_s"] for one in policy["readers"]))
+        done = self.plan(PROGRAMS.replace("2x2:dp,tp", "1x2:dp,tp"))
+        self.assertEqual(done.returncode, 2, done)
+        self.assertIn("is of an earlier plan", done.stderr)
         again = self.planned(PROGRAMS, out="again")
         self.assertEqual(found, again)
         for one in learner["ranks"]:
@@ -131,11 +134,11 @@ class Programs(unittest.TestCase):
         refused("none.json", '"tensors.json"', '"none.json"')
         refused("set versions to 2", "versions: 3", "versions: 1", code=1)
         refused("program learner: the device cannot hold it", '"60%"', '"4MiB"', code=3)
+        self.write("partial.json", {"tensors": [{"name": "up", "shape": [4], "elementBytes": 2, "to": "-+sum:tp"}]})
+        refused("to: up: a partial value can be neither published nor read", '"tensors.json"', '"partial.json"')
         self.write("big.json", {"tensors": [{"name": "t", "shape": [1 << 50], "elementBytes": 1024}]})
         refused("more than 1 TiB", '"tensors.json"', '"big.json"')
         self.write("big.json", {"tensors": [{"name": f"t{i}", "shape": [1 << 40], "elementBytes": 1} for i in range(1100)]})
-        self.write("partial.json", {"tensors": [{"name": "up", "shape": [4], "elementBytes": 2, "to": "-+sum:tp"}]})
-        refused("to: up: a partial value can be neither published nor read", '"tensors.json"', '"partial.json"')
         refused("more than 2^50 bytes", '"tensors.json"', '"big.json"')
         twice = PROGRAMS + 'objects { name: "policy" from: "learner" to: "actor" tensors: "tensors.json" every: 2 versions: 3 }'
         refused("the program reads it twice", PROGRAMS, twice)

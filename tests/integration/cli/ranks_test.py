@@ -67,6 +67,18 @@ class Ranks(unittest.TestCase):
         for key in ("step_ns", "stall_ns", "bound_ns", "ignoring", "equal_shares", "simulations"):
             self.assertEqual(found[key], again[key])
 
+    def test_schedules_of_an_earlier_plan_do_not_stay_beside_those_of_fewer_ranks(self):
+        words = ("--hardware", self.hardware(20_000_000_000), "--device-memory", "60%")
+        self.plan(self.graph, "--ranks", "3", *words)
+        self.plan(self.graph, "--ranks", "3", *words)  # replaces all
+        for name in ("rank-0-old.hos", "rank-.hos", "rank-7.json", "other-7.hos"):  # not ours
+            self.write(f"plans/{name}", {})
+        done = self.run_program("analyze-ranks", self.graph, "--ranks", "2", *words, "--out", self.path("plans"))
+        self.assertEqual((done.returncode, done.stdout), (2, ""), done)
+        self.assertIn("plans/rank-2.hos is of an earlier plan", done.stderr)
+        os.remove(self.path("plans/rank-2.hos"))
+        self.plan(self.graph, "--ranks", "2", *words)
+
     def test_a_rank_on_a_link_of_its_own_does_not_wait_for_the_others(self):
         hardware = self.hardware(20_000_000_000, paths=[{"localDdr": ["root"]}, {"localDdr": ["root"]}, {}])
         other = self.write("other.json", training_graph("other", 6, 700000))

@@ -240,7 +240,9 @@ int run_analyze_programs(Console& console, const AnalyzeProgramsArguments& args)
     return console.refuse(read.error());
   }
   Files files{inputs.paths, {in_folder(args, "programs.json")}};
+  std::vector<std::string> names;
   for (std::size_t i = 0; i < inputs.task.programs.size(); ++i) {
+    names.push_back(inputs.file.programs[i].name);
     if (inputs.task.programs[i].graph == nullptr) continue;
     for (const std::uint32_t rank : inputs.task.programs[i].ranks) {
       files.outputs.push_back(schedule_name(inputs, {rank, i, {}, {}}));
@@ -248,6 +250,9 @@ int run_analyze_programs(Console& console, const AnalyzeProgramsArguments& args)
     }
   }
   if (const auto apart = check_files(files); !apart) return console.refuse(apart.error());
+  if (const auto ok = check_no_older_schedules(args.out, names, files.outputs); !ok) {
+    return console.refuse(ok.error());
+  }
   inputs.task.progress = [&console](const std::string& words) { console.progress(words); };
   const auto planned = analyzer::plan_programs(inputs.task);
   if (!planned) return console.refuse(planned.error());

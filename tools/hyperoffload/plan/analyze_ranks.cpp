@@ -213,6 +213,9 @@ int run_analyze_ranks(Console& console, const AnalyzeRanksArguments& args) {
     files.outputs.push_back(file_of(args, k));
   }
   if (const auto apart = check_files(files); !apart) return console.refuse(apart.error());
+  if (const auto ok = check_no_older_schedules(args.out, {"rank"}, files.outputs); !ok) {
+    return console.refuse(ok.error());
+  }
   const auto tasks = tasks_of(args, *graphs, *hardware);
   if (!tasks) return console.refuse(tasks.error());
 
