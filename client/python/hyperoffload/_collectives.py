@@ -13,6 +13,8 @@ from ._step import namespace_of
 
 # Operators that communicate with other processes: never moved, never run twice.
 _NAMESPACES = {"c10d", "_c10d_functional", "c10d_functional", "nccl"}
+# These return the tensors that they fill later, and wait_tensor() waits for one.
+_FUNCTIONAL = {"_c10d_functional", "c10d_functional"}
 # For these the other side may wait for something that this process does later.
 _POINT_TO_POINT = ("send", "recv")
 # Methods of process groups that are not operators in PyTorch 1.13: no dispatch mode sees them.
@@ -30,17 +32,20 @@ def is_point_to_point(function):
     return function.__name__.startswith(_POINT_TO_POINT)
 
 
-def works_in(result):
+def works_in(function, result):
     """What such an operator returns to wait for."""
-    return [each for each in (result if isinstance(result, tuple) else (result,))
-            if isinstance(each, torch.ScriptObject)]
+    kind = torch.Tensor if namespace_of(function) in _FUNCTIONAL else torch.ScriptObject
+    return [each for each in (result if isinstance(result, (tuple, list)) else (result,)) if isinstance(each, kind)]
 
 
 def wait_for(work):
     """Waits until other threads are through with the tensors of a work. If it failed, the script's own wait
     raises that."""
     with contextlib.suppress(RuntimeError):
-        work._get_method("wait")()
+        if isinstance(work, torch.Tensor):
+            torch.ops._c10d_functional.wait_tensor(work)
+        else:
+            work._get_method("wait")()
 
 
 def watch_hidden(stack, around):

@@ -171,7 +171,7 @@ class Demand:
         self._bring([loose for _, loose in lent])
         for storage, loose in lent:
             loose.stays = True
-            if loose.held is not None:
+            if loose.held is not None and storage.nbytes() > 0:
                 self.adopt(loose.held, storage)
         return new
 
@@ -199,7 +199,7 @@ class Demand:
             for loose in used:
                 loose.stays = True
         elif moves or not all(loose.stays for loose in used):
-            self.works += works_in(result)
+            self.works += works_in(function, result)
 
     def settle(self):
         """Waits for the works of other threads."""
@@ -313,6 +313,8 @@ class Demand:
 
     @staticmethod
     def _is_away(loose):
+        if loose.held is None or loose.stays:
+            return False  # without bytes, the script has freed it, as FSDP does
         storage = loose.storage()
         return storage is not None and storage.nbytes() == 0
 

@@ -18,7 +18,7 @@ from ._devices import Device, device_of
 from ._hooks import mode_of, replace
 from ._meter import Meter
 from ._resizable import make_resizable
-from ._step import bytes_of, returns_operands, storage_of, takes_lists, tensors_of
+from ._step import bytes_of, local_of, returns_operands, storage_of, takes_lists, tensors_of
 from .recorder import Recorder
 
 # What the script holds for at most so many calls after its last use counts until then. What it holds
@@ -137,7 +137,7 @@ def tensors_of_job(model, optimizer):
     states = [value for state in optimizer.state.values() if isinstance(state, dict)
               for value in state.values()] if optimizer is not None else []
     gradients = [parameter.grad for parameter in model.parameters()]
-    return [each for each in (*model.parameters(), *model.buffers(), *gradients, *states)
+    return [local_of(each) for each in (*model.parameters(), *model.buffers(), *gradients, *states)
             if isinstance(each, torch.Tensor)]
 
 

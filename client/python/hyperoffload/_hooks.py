@@ -12,7 +12,7 @@ from ._dispatch import shorten
 from ._interrupts import Guard
 from ._library import Error
 from ._script import where
-from ._step import storage_of, tensors_of
+from ._step import is_wrapper, storage_of, tensors_of
 
 _DETACH = torch.ops.aten.detach.default
 _forks = 0  # between the process that loaded the package and this one
@@ -67,6 +67,8 @@ class Mode(TorchDispatchMode):
         return self
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if types and any(map(is_wrapper, types)):
+            return NotImplemented  # PyTorch asks the wrapper then, and what it calls comes here
         # A composite operator has no schema; its parts come here too.
         if not hasattr(function, "_schema"):
             return function(*args, **(kwargs or {}))

@@ -31,7 +31,7 @@ from ._replay import Replay, State, steps_calls
 from ._saving import bring_all, watch_saves
 from ._resizable import make_resizable
 from ._script import said_call
-from ._step import bytes_of, tensors_of
+from ._step import bytes_of, local_of, tensors_of
 
 # Steps that are recorded: the first makes the optimizer's states, the second is as all later ones; with
 # DistributedDataParallel, which makes its buckets anew in its second step, the third.
@@ -142,7 +142,7 @@ class Run:
         show_model(self._model, self._optimizer, self._demand)
         # Each step holds at least the parameters and their gradients.
         self._plain_bytes = max(self._plain_bytes, self._meter.bytes + sum(
-            bytes_of(each) for each in self._model.parameters() if each.requires_grad))
+            bytes_of(local_of(each)) for each in self._model.parameters() if each.requires_grad))
         self._demand.room(0)
         self._meter.restart()
 

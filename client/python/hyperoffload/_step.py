@@ -13,12 +13,30 @@ _IS_2X = hasattr(torch.Tensor, "untyped_storage")
 
 # The untyped storage of a tensor. Raises NotImplementedError or RuntimeError if it has no memory.
 memory_of = torch.Tensor.untyped_storage if _IS_2X else torch.Tensor._storage
+_PLAIN = {torch.Tensor, torch.nn.Parameter}
+
+
+def is_wrapper(kind):
+    """Whether a type of tensors keeps its values in another tensor, as DTensor does: its operators are made of others,
+    which come to the dispatch mode then."""
+    return hasattr(kind, "__tensor_flatten__")
+
+
+def local_of(tensor):
+    """The tensor that has the values of one in this process: of a DTensor, its part."""
+    while type(tensor) not in _PLAIN and is_wrapper(type(tensor)):
+        parts = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]  # among them a DTensor's mesh
+        parts = [part for part in parts if isinstance(part, torch.Tensor)]
+        if len(parts) != 1:
+            break
+        tensor = parts[0]
+    return tensor
 
 
 def storage_of(tensor):
     """Returns the untyped storage of a tensor, or None if it has no memory (sparse, meta, fake)."""
     try:
-        return memory_of(tensor)
+        return memory_of(local_of(tensor))
     except (NotImplementedError, RuntimeError):
         return None
 

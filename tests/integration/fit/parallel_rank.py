@@ -19,6 +19,12 @@ from torch import distributed  # noqa: E402
 import hyperoffload  # noqa: E402
 import train_gpt  # noqa: E402
 
+if not torch.__version__.startswith("1."):
+    from torch.distributed import _functional_collectives, tensor
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
 Parallel = torch.nn.parallel.DistributedDataParallel
 
 
@@ -83,6 +89,46 @@ def coalesced(model, ranks):
         gradient /= ranks
 
 
+def functional(model, ranks):
+    """By operators that return what they fill later."""
+    for parameter in model.parameters():
+        mean = _functional_collectives.all_reduce(parameter.grad, "sum", distributed.group.WORLD) / ranks
+        parameter.grad.copy_(mean)
+
+
+def of_whole_parameters(model, ranks):
+    for parameter in model.parameters():
+        gradient = parameter.grad
+        if isinstance(gradient, tensor.DTensor):
+            if not all(each.is_replicate() for each in gradient.placements):
+                continue
+            gradient = gradient.to_local()
+        distributed.all_reduce(gradient)
+        gradient /= ranks
+
+
+def shard(model, ranks):
+    """FSDP2: each rank has a part of each parameter, and gathers a block's before its calls."""
+    mesh = init_device_mesh("cpu", (ranks,))
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+
+
+def divide_matrices(model, ranks):
+    """Tensor parallelism: each rank has a part of each block's two matrices, as DTensors."""
+    mesh = init_device_mesh("cpu", (ranks,))
+    for block in model.blocks:
+        parallelize_module(block.mlp, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    torch.nn.utils.clip_grad_norm_ = lambda *_: None  # it takes tensors of one kind
+
+
+def whole(parameter):
+    """A parameter's values, also where each rank has a part."""
+    value = parameter.detach()
+    return value.full_tensor() if hasattr(value, "full_tensor") else value
+
+
 def sum_between_steps(model, optimizer, scheduler, ranks):
     """Every third time a sum of the optimizer's state begins after a step, and ends in the next one."""
     begun, steps, go_on = [], [0], scheduler.step
@@ -113,9 +159,15 @@ WAYS = {
     "async": (at_once, None),
     "coalesced": (coalesced, None),
     "p2p": (from_first_to_last, None),
+    "functional": (functional, None),
+    "fsdp": (lambda *_: None, None),
+    "tensor": (of_whole_parameters, None),
     "ddp": (lambda *_: None, {"bucket_cap_mb": 0.25}),
     "views": (lambda *_: None, {"bucket_cap_mb": 0.25, "gradient_as_bucket_view": True}),
 }
+
+# Way -> what divides the model over the ranks
+DIVIDED = {"fsdp": shard, "tensor": divide_matrices}
 
 
 def main():
@@ -124,6 +176,9 @@ def main():
     torch.set_num_threads(1)
     train_gpt.join()
     model, optimizer, scheduler = train_gpt.build(args)
+    if way in DIVIDED:
+        DIVIDED[way](model, distributed.get_world_size())
+        optimizer.param_groups[0]["params"] = list(model.parameters())
     train_gpt.average_gradients, options = WAYS[way]
     wrapped = model
     if way == "between":
@@ -141,7 +196,7 @@ def main():
         print(run.summary(), flush=True)
     weights = 0
     for parameter in model.parameters():
-        weights = zlib.crc32(parameter.detach().numpy().tobytes(), weights)
+        weights = zlib.crc32(whole(parameter).numpy().tobytes(), weights)
     pathlib.Path(out).write_text(json.dumps({"losses": [loss.hex() for loss in losses], "weights": weights,
                                              "stats": run.stats() if run is not None else None}))
     distributed.destroy_process_group()

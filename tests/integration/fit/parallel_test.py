@@ -95,6 +95,24 @@ class Parallel(support.WithDaemon):
     def test_collectives_that_do_not_come_here_find_the_values(self):
         self.check("coalesced")  # PyTorch 2.x shows them, and they run under the plan
 
+    def needs_2(self):
+        if torch.__version__.startswith("1."):
+            needs.skip_case("PyTorch 1 has no functional collectives, DTensor and FSDP2")
+
+    def test_functional_collectives_run_under_the_plan(self):
+        self.needs_2()
+        self.check_planned("functional")
+
+    def test_divided_matrices_run_under_the_plan(self):
+        self.needs_2()
+        self.check_planned("tensor")
+
+    def test_sharded_parameters_run_under_the_plan(self):
+        self.needs_2()
+        if not hasattr(torch.cpu, "Stream") or not hasattr(torch.cpu.Stream, "record_event"):
+            needs.skip_case(f"PyTorch {torch.__version__} has no FSDP2 on the processor")
+        self.check_planned("fsdp")
+
 
 if __name__ == "__main__":
     if not torch.distributed.is_available():
