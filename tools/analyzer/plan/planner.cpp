@@ -39,6 +39,10 @@ constexpr std::uint64_t kNearMiss = 100;
 constexpr std::uint64_t kMorePatience = 8;
 constexpr std::uint64_t kHeldOfLarge = 1024;  ///< share of the budget
 
+/// What a smaller device can hold, this one can, and packing may waste less or wait less: rooms that
+/// are tried, smaller than the budget by one part of so many.
+constexpr std::uint64_t kLessRoom[] = {64, 32, 16, 8};
+
 /// A plan may be shorter than its play, but not by more than this share.
 constexpr std::int64_t kPlayedLonger = 50;
 
@@ -72,6 +76,8 @@ class Planner {
   [[nodiscard]] std::optional<Plan> search(std::vector<std::uint64_t>& home_bytes,
                                            Search search = Search::kShortest);
   void play_series(std::size_t count);
+  void play_with_less_room();
+  [[nodiscard]] PassOptions options_of(std::size_t series) const;
   void vary(Homes homes);
   bool spread_homes();
   [[nodiscard]] Plan pack(Decisions decisions);
@@ -140,6 +146,34 @@ void Planner::hold_back_slots(const std::vector<std::int64_t>& over_bytes) {
   }
 }
 
+PassOptions Planner::options_of(std::size_t series) const {
+  PassOptions options;
+  options.held_slot_bytes = held_slot_bytes_;
+  options.latest_starts = kSeries[series].latest_starts;
+  options.whole_values = kSeries[series].whole_values;
+  options.fewest_bytes = kSeries[series].fewest_bytes;
+  options.waits_avoided = kSeries[series].waits_avoided;
+  options.passes_max = maker_.effort().passes;
+  options.steps = maker_.effort().steps;
+  return options;
+}
+
+/// Plays the series of the best plan with less room than the device has.
+void Planner::play_with_less_room() {
+  if (in_.graph.ops.size() > kOpsOfRetries) return;
+  const int best = best_.decisions.decided_by.series;
+  const std::size_t series = best == 0 ? 0 : static_cast<std::size_t>(best - 1);
+  for (const std::uint64_t part : kLessRoom) {
+    if (close()) return;
+    PassOptions options = options_of(series);
+    options.room_bytes = maker_.everywhere(in_.budget_bytes - in_.budget_bytes / part);
+    auto played = maker_.play(std::move(options), Slots::kLimited);
+    if (!played || played->step_ns >= best_.step_ns || too_long(played->step_ns)) continue;
+    played->decisions.decided_by.series = static_cast<int>(series) + 1;
+    keep(pack(std::move(played->decisions)));
+  }
+}
+
 void Planner::play_series(std::size_t count) {
   const Effort& effort = maker_.effort();
   // Packing rarely meets the sum of what lives, and a try takes long in large steps.
@@ -150,15 +184,8 @@ void Planner::play_series(std::size_t count) {
     held_slot_bytes_.clear();
     bool on = true;
     for (int round = 0; round < effort.rounds && on; ++round) {
-      PassOptions options;
+      PassOptions options = options_of(s);
       options.room_bytes = search.room_bytes();
-      options.held_slot_bytes = held_slot_bytes_;
-      options.latest_starts = kSeries[s].latest_starts;
-      options.whole_values = kSeries[s].whole_values;
-      options.fewest_bytes = kSeries[s].fewest_bytes;
-      options.waits_avoided = kSeries[s].waits_avoided;
-      options.passes_max = effort.passes;
-      options.steps = effort.steps;
       auto played = maker_.play(std::move(options), Slots::kLimited);
       if (!played || played->step_ns >= best_.step_ns) break;
       if (too_long(played->step_ns)) {
@@ -267,7 +294,7 @@ std::optional<Plan> Planner::search(std::vector<std::uint64_t>& home_bytes, Sear
     }
     play_series(all);
     if (varies) vary(Homes::kFixed);
-    if (spreads && (best_.step_ns != INT64_MAX || too_long_played_)) {
+    if (spreads && !last_.moved.empty()) {
       near_first_ns_ = best_.step_ns;
       patience_left_ = maker_.effort().more_patience;
       for (int i = 0; i < kSpreads && !close() && spread_homes(); ++i) play_series(1);
@@ -278,6 +305,7 @@ std::optional<Plan> Planner::search(std::vector<std::uint64_t>& home_bytes, Sear
       if (maker_.tier_of() != near_first_) play_series(all);
       if (varies) vary(Homes::kMoved);
     }
+    play_with_less_room();
     if (best_.step_ns != INT64_MAX) {
       record_homes(best_);
       return std::move(best_);
