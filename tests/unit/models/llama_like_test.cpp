@@ -291,6 +291,30 @@ TEST_CASE("models: steps of all phases can be planned below their peak") {
   }
 }
 
+TEST_CASE("models: a decode step for which near homes do not fit is planned on both links") {
+  // At 80 GiB no packing with all homes in near DDR fitted, and the simplest plan took 1.57.
+  LlamaLike model;
+  model.phase = Phase::kDecode;
+  model.layers = 8;
+  model.kv_heads = 8;
+  model.batch = 8;
+  model.groups = 4;
+  model.turn_tokens = 16;
+  model.context = 346'000;
+  const Graph graph = graph_of(model);
+  analyzer::Options options;
+  options.keep_order = true;
+  for (const std::uint64_t gib : {74U, 80U}) {
+    options.device_budget_bytes = gib << 30U;
+    const auto planned =
+        analyzer::analyze(graph, test::reference_hardware("h100-node-rank"), options);
+    REQUIRE(planned.ok());
+    REQUIRE(std::holds_alternative<schedule::Schedule>(*planned));
+    const schedule::Prediction& p = std::get<schedule::Schedule>(*planned).prediction;
+    CHECK(static_cast<double>(p.step_ns) <= 1.02 * static_cast<double>(p.compute_ns));
+  }
+}
+
 TEST_CASE("models: only what a forward pass of training writes anew may run again") {
   for (const Phase phase : {Phase::kPrefill, Phase::kDecode, Phase::kTrain}) {
     for (const Op& op : graph_of(small(phase)).ops) {

@@ -39,8 +39,8 @@ constexpr std::uint64_t kNearMiss = 100;
 constexpr std::uint64_t kMorePatience = 8;
 constexpr std::uint64_t kHeldOfLarge = 1024;  ///< share of the budget
 
-/// What a smaller device can hold, this one can, and packing may waste less or wait less: rooms that
-/// are tried, smaller than the budget by one part of so many.
+/// What a smaller device can hold, this one can, and packing may waste less: rooms that are tried,
+/// smaller than the budget by one part of so many.
 constexpr std::uint64_t kLessRoom[] = {64, 32, 16, 8};
 
 /// A plan may be shorter than its play, but not by more than this share.
