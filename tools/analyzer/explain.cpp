@@ -216,6 +216,9 @@ std::string Explainer::home_words(std::uint32_t s) const {
     case HomeCause::kNoRoom:
       return home + "the other tier has no room for all homes, and those that move least give way";
     case HomeCause::kLinks:
+      if (plan_.near_first_ns == INT64_MAX) {
+        return home + "both tiers' links share what moves; with all near there was no such plan";
+      }
       return home + "both tiers' links share what moves, which makes the step " +
              duration(plan_.step_ns) + " instead of " + duration(plan_.near_first_ns);
   }

@@ -16,7 +16,7 @@ _NAMESPACES = {"c10d", "_c10d_functional", "c10d_functional", "nccl"}
 # These return the tensors that they fill later, and wait_tensor() waits for one.
 _FUNCTIONAL = {"_c10d_functional", "c10d_functional"}
 # For these the other side may wait for something that this process does later.
-_POINT_TO_POINT = ("send", "recv")
+_POINT_TO_POINT = ("send", "recv", "isend", "irecv", "batch_p2p")
 # Methods of process groups that are not operators in PyTorch 1.13: no dispatch mode sees them.
 _HIDDEN = ("_allgather_base", "_reduce_scatter_base", "allgather_coalesced", "allreduce_coalesced",
            "alltoall_base", "recv_anysource")
@@ -34,18 +34,22 @@ def is_point_to_point(function):
 
 def works_in(function, result):
     """What such an operator returns to wait for."""
+    if function.__name__.startswith("wait_tensor"):
+        return []
     kind = torch.Tensor if namespace_of(function) in _FUNCTIONAL else torch.ScriptObject
     return [each for each in (result if isinstance(result, (tuple, list)) else (result,)) if isinstance(each, kind)]
 
 
 def wait_for(work):
     """Waits until other threads are through with the tensors of a work. If it failed, the script's own wait
-    raises that."""
+    raises that; for a functional collective this one does, since PyTorch tells only the first."""
+    if isinstance(work, torch.Tensor):
+        disabled = torch._C._DisableTorchDispatch()  # as long as it exists: the wait is no call of the script's
+        torch.ops._c10d_functional.wait_tensor(work)
+        del disabled
+        return
     with contextlib.suppress(RuntimeError):
-        if isinstance(work, torch.Tensor):
-            torch.ops._c10d_functional.wait_tensor(work)
-        else:
-            work._get_method("wait")()
+        work._get_method("wait")()
 
 
 def watch_hidden(stack, around):

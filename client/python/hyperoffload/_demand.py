@@ -286,7 +286,8 @@ class Demand:
         new = 0
         if function is not None:
             new = new_bytes_of(function, tensors, args, kwargs, self.device.where)
-            new = max(new, self._returned.get((function, sum(map(bytes_of, tensors))), 0))
+            if self._returned:
+                new = max(new, self._returned.get((function, sum(map(bytes_of, tensors))), 0))
         self._bring(used, new)
         return new
 
@@ -372,7 +373,7 @@ class Demand:
                 new += storage.nbytes()
             if tensor.device != self.device.where or self.add(storage) is None:
                 self.fixed.see(storage)
-        if new > expected:  # as the workspace of mkldnn_rnn_layer
+        if new > expected and tensors is taken:  # as the workspace of mkldnn_rnn_layer
             self._returned[function, sum(map(bytes_of, taken))] = new
         if self.meter.bytes > self.limit():
             self.room(0)

@@ -12,7 +12,7 @@ from ._dispatch import shorten
 from ._interrupts import Guard
 from ._library import Error
 from ._script import where
-from ._step import is_wrapper, storage_of, tensors_of
+from ._step import is_wrapper, local_of, storage_of, tensors_of
 
 _DETACH = torch.ops.aten.detach.default
 _forks = 0  # between the process that loaded the package and this one
@@ -38,7 +38,7 @@ def refuse_away(tensors):
     """Raises RuntimeError in a process that was forked while a value was away: it cannot come there."""
     for tensor in tensors:
         storage = storage_of(tensor)
-        if storage is not None and storage.nbytes() == 0 and tensor.numel() > 0 and tensor.device.type != "meta":
+        if storage is not None and storage.nbytes() == 0 and local_of(tensor).numel() > 0 and tensor.device.type != "meta":
             raise RuntimeError(f"a value that {where()} takes is away, which neither a process that was forked nor another "
                                "thread than the run's can bring: start it within run.paused(), or send a process the "
                                "tensor by a queue")

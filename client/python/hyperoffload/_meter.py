@@ -45,6 +45,11 @@ class Meter:
             self.peak = max(self.peak, self.bytes)
             self.plain_peak = max(self.plain_peak, self.plain_bytes)
 
+    def resized(self, storage):
+        """The script has given a storage another size."""
+        if storage._cdata in self._known:
+            self.see(storage)
+
     def left(self, storage):
         """A storage is away: it holds nothing, but would."""
         known = self._known.get(storage._cdata)

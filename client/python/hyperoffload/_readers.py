@@ -46,6 +46,7 @@ class Readers:
             replace(stack, module, name, self._lending)
         for name in _MOVERS:
             replace(stack, torch.UntypedStorage, name, self._moving)
+        replace(stack, torch.UntypedStorage, "resize_", self._resizing)
         for queue in (multiprocessing.queues.Queue, multiprocessing.queues.JoinableQueue):
             replace(stack, queue, "put", self._putting)
         watch_hidden(stack, self._with_lent)
@@ -98,6 +99,14 @@ class Readers:
             result = original(storage, *args, **kwargs)
             self._demand.lend([storage])  # its address is another one now
             return result
+
+    def _resizing(self, original, storage, size):
+        """The script frees memory, or takes it again, as FSDP does."""
+        result = original(storage, size)
+        if self._demand.is_ours(()):
+            self._demand.meter.resized(storage)
+            self._demand.fixed.resized(storage)
+        return result
 
     def _putting(self, original, queue, value, *args, **kwargs):
         """A thread of the queue's is about to read what is in a value: it finds it in memory that processes

@@ -11,7 +11,7 @@ import sys
 import torch
 
 from ._demand import BYTES_MIN
-from ._step import storage_of
+from ._step import is_wrapper, storage_of
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 # Objects, beside arrays of numpy, whose memory a tensor may share.
@@ -34,6 +34,8 @@ def make_resizable(tensors, device):
     arrays = []
     for each in _objects():
         kind = type(each)
+        if is_wrapper(kind):
+            continue  # what it wraps is another of these objects
         if issubclass(kind, torch.Tensor):
             storage = None
             with contextlib.suppress(ValueError, RuntimeError):  # parameters of lazy modules have none

@@ -69,7 +69,8 @@ def bring_all(model, optimizer, demand, say):
 def _states_to_processor(model, optimizer, demand):
     """Replaces an optimizer's states by copies on the CPU, those of one storage at a time, except for what the model
     has, too. Returns their bytes."""
-    of_model = {storage_of(tensor)._cdata for tensor in (*model.parameters(), *model.buffers())}
+    of_model = {storage._cdata for storage in map(storage_of, (*model.parameters(), *model.buffers()))
+                if storage is not None}
     by_storage = {}
     for state in optimizer.state.values():
         for name, value in state.items() if isinstance(state, dict) else ():

@@ -34,9 +34,15 @@ def local_of(tensor):
 
 
 def storage_of(tensor):
-    """Returns the untyped storage of a tensor, or None if it has no memory (sparse, meta, fake)."""
+    """Returns the untyped storage of a tensor, or None if it has no memory (sparse, meta, fake) or not one alone (made
+    of several tensors)."""
     try:
-        return memory_of(local_of(tensor))
+        if type(tensor) in _PLAIN:
+            return memory_of(tensor)
+        tensor = local_of(tensor)
+        memory = memory_of(tensor)
+        has_none = memory.device.type == "meta" or (memory.nbytes() > 0 and memory.data_ptr() == 0)
+        return None if has_none or is_wrapper(type(tensor)) else memory
     except (NotImplementedError, RuntimeError):
         return None
 

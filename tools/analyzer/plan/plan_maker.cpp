@@ -122,6 +122,12 @@ bool PlanMaker::settle_homes() {
 
 std::optional<Played> PlanMaker::play(PassOptions options, Slots slots) const {
   const Problem in = problem();
+  // However little room is left for others, an op has its operands, beside what never leaves.
+  for (std::size_t p = 0; p < options.room_bytes.size(); ++p) {
+    const std::uint64_t least = in_.lifetimes.working_set[p] + 2 * kept_bytes_;
+    options.room_bytes[p] = std::max(options.room_bytes[p],
+                                     static_cast<std::int64_t>(std::min(least, in_.budget_bytes)));
+  }
   for (const PlanTier& tier : in_.tiers) {
     options.slot_bytes.push_back(slots == Slots::kLimited ? tier.capacity_bytes : UINT64_MAX / 4);
   }

@@ -161,6 +161,10 @@ PassOptions Planner::options_of(std::size_t series) const {
 /// Plays the series of the best plan with less room than the device has.
 void Planner::play_with_less_room() {
   if (in_.graph.ops.size() > kOpsOfRetries) return;
+  if (best_.step_ns != INT64_MAX && best_.tier_of != maker_.tier_of()) {
+    maker_.use_homes(best_.tier_of, best_.tier_of == near_first_ ? Links::kAlone : Links::kShared);
+  }
+  held_slot_bytes_.clear();
   const int best = best_.decisions.decided_by.series;
   const std::size_t series = best == 0 ? 0 : static_cast<std::size_t>(best - 1);
   for (const std::uint64_t part : kLessRoom) {
@@ -294,7 +298,8 @@ std::optional<Plan> Planner::search(std::vector<std::uint64_t>& home_bytes, Sear
     }
     play_series(all);
     if (varies) vary(Homes::kFixed);
-    if (spreads && !last_.moved.empty()) {
+    const bool worth_it = search_ == Search::kShortest && !last_.moved.empty();
+    if (spreads && (best_.step_ns != INT64_MAX || too_long_played_ || worth_it)) {
       near_first_ns_ = best_.step_ns;
       patience_left_ = maker_.effort().more_patience;
       for (int i = 0; i < kSpreads && !close() && spread_homes(); ++i) play_series(1);
@@ -305,7 +310,7 @@ std::optional<Plan> Planner::search(std::vector<std::uint64_t>& home_bytes, Sear
       if (maker_.tier_of() != near_first_) play_series(all);
       if (varies) vary(Homes::kMoved);
     }
-    play_with_less_room();
+    if (search_ == Search::kShortest) play_with_less_room();
     if (best_.step_ns != INT64_MAX) {
       record_homes(best_);
       return std::move(best_);
