@@ -44,7 +44,7 @@ def wait_for(work):
     """Waits until other threads are through with the tensors of a work. If it failed, the script's own wait
     raises that; for a functional collective this one does, since PyTorch tells only the first."""
     if isinstance(work, torch.Tensor):
-        disabled = torch._C._DisableTorchDispatch()  # as long as it exists: the wait is no call of the script's
+        disabled = torch._C._DisableTorchDispatch()  # as long as it exists: the script does not call this
         torch.ops._c10d_functional.wait_tensor(work)
         del disabled
         return
