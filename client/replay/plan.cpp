@@ -168,7 +168,7 @@ Result<void> Plan::step_begin() {
   staged_in_at_start_ = active_.staged_in_bytes.load(std::memory_order_relaxed);
   staged_out_at_start_ = active_.staged_out_bytes.load(std::memory_order_relaxed);
   step_start_ticks_ = ticks_.now();
-  in_step_ = true;
+  step_end_ = position_count_;
   run_steps_ += 1;
   steps_begun_.store(step + 1);
   active_.steps_begun.store(run_steps_);
@@ -179,7 +179,11 @@ Result<void> Plan::step_begin() {
 Result<void> Plan::check_order(std::uint32_t position) const {
   if (auto ok = runtime_.check_running(); !ok) return ok;
   const std::string called = std::to_string(position);
-  if (!in_step_) return conflict("position " + called + ": none of this plan's steps runs");
+  if (step_end_ == 0) return conflict("position " + called + ": none of this plan's steps runs");
+  if (position >= step_end_) {
+    return conflict("position " + called + " is out of order: the step has " +
+                    std::to_string(step_end_) + " positions");
+  }
   if (position != position_) {
     return conflict("position " + called + " where " + std::to_string(position_) +
                     (in_op_ ? " runs" : " is next"));
@@ -338,7 +342,7 @@ std::optional<StorageIndex> Plan::missing_for(std::uint32_t position) const {
 }
 
 Result<void> Plan::step_end() {
-  if (!in_step_) return conflict("none of this plan's steps runs");
+  if (step_end_ == 0) return conflict("none of this plan's steps runs");
   if (auto ok = runtime_.check_running(); !ok) return ok;
   if (position_ != position_count_ || in_op_) {
     return conflict("the step ends at position " + std::to_string(position_) + " of " +
@@ -346,7 +350,7 @@ Result<void> Plan::step_end() {
   }
   const std::uint64_t end = ticks_.now();
   const double scale = ticks_.ns_per_tick();
-  in_step_ = false;
+  step_end_ = 0;
   runtime_.end_step(*this);
   std::uint64_t stalled = 0;
   for (const Times& times : times_) stalled += times.stalled;
@@ -378,8 +382,8 @@ Result<void> Plan::step_end() {
 }
 
 Result<void> Plan::leave() {
-  if (!in_step_) return conflict("none of this plan's steps runs");
-  in_step_ = false;
+  if (step_end_ == 0) return conflict("none of this plan's steps runs");
+  step_end_ = 0;
   in_op_ = false;
   return runtime_.leave_step(*this);
 }

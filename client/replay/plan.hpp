@@ -83,7 +83,7 @@ class Plan {
   /// Waits until position's operands are in place. The first lines are the whole cost of an op that
   /// need not wait: two loads of one cache line, two compares, one time stamp.
   [[nodiscard]] bool try_before(std::uint32_t position) {
-    if (position != position_ || !in_step_ || in_op_ || streams_ != nullptr ||
+    if (position != position_ || position >= step_end_ || in_op_ || streams_ != nullptr ||
         active_.ready_through.load(std::memory_order_acquire) <= step_first_ + position ||
         active_.asked.load(std::memory_order_relaxed) != served_) {
       return false;
@@ -281,7 +281,7 @@ class Plan {
   std::vector<std::byte> bounce_;  ///< registered unless empty: INPUT values on their way home
   LocalHandles bounce_handles_;
 
-  bool in_step_ = false;
+  std::uint32_t step_end_ = 0;  ///< positions of the running step; 0: none runs
   bool in_op_ = false;
   std::uint32_t position_ = 0;    ///< the next one
   std::uint64_t step_first_ = 0;  ///< number, in the run, of the running step's first position

@@ -256,6 +256,19 @@ TEST_CASE("client: calls out of order are conflicts with words") {
   CHECK(ho_read(run, schedule.storages[0].id, &byte, 1) != HO_OK);
   CHECK(ho_operand(run, 0, 424242) == nullptr);
   CHECK(ho_operand(run, 100000, schedule.storages[0].id) == nullptr);
+  // Beyond the last position, with the next step's first ready and not.
+  for (int step = 0; step < 2; ++step) {
+    REQUIRE(job.begin_step() == HO_OK);
+    const std::uint32_t count = ho_position_count(run);
+    for (std::uint32_t p = 0; p < count; ++p) {
+      REQUIRE(ho_before(run, p) == HO_OK);
+      REQUIRE(ho_after(run, p) == HO_OK);
+    }
+    CHECK(ho_before(run, count) == HO_CONFLICT);
+    CHECK(std::string(ho_last_error()).find("out of order") != std::string::npos);
+    CHECK(ho_after(run, count) == HO_CONFLICT);
+    CHECK(ho_step_end(run) == HO_OK);
+  }
 }
 
 TEST_CASE("client: a schedule that is damaged or illegal is refused with the reason") {
