@@ -72,6 +72,7 @@ void* Plan::operand(std::uint32_t position, std::uint32_t storage_id) const {
   const OperandSlot* const slot = find_operand(position, storage_id);
   if (slot == nullptr) return nullptr;
   if (hosted_ != nullptr) return hosted_->address(slot->storage);
+  if (position != position_ || !in_op_) return nullptr;
   return runtime_.device().arena.data() + slot->device_offset_bytes;
 }
 

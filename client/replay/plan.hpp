@@ -105,7 +105,8 @@ class Plan {
   /// an error.
   [[nodiscard]] Result<void> after_slow(std::uint32_t position);
 
-  /// Null where the op at this position has no such operand, or the operand is not on the device.
+  /// Null where the op at this position has no such operand, or the operand is not on the device;
+  /// in an arena also where the op does not run.
   [[nodiscard]] void* operand(std::uint32_t position, std::uint32_t storage_id) const;
 
   [[nodiscard]] std::uint32_t position_count() const { return position_count_; }

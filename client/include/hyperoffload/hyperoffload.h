@@ -547,7 +547,8 @@ HO_API ho_status ho_step_begin(ho_plan* plan);
  *               some memory and call again for the same position. */
 HO_API ho_status ho_before(ho_plan* plan, uint32_t position);
 /* The operand's address at this position, from its ho_before to its ho_after; NULL if the op has no
- * such operand, or if the job has yet to place it (ho_adopt). */
+ * such operand, or if the job has yet to place it (ho_adopt). At any other time: NULL in an arena;
+ * with callbacks, the memory that the storage has then. */
 HO_API void* ho_operand(const ho_plan* plan, uint32_t position, uint32_t storage_id);
 /* Reports that the op has ended: its operands belong to the library again. With callbacks, before
  * this call, the job calls ho_adopt for every storage that the op writes and that was not on the

@@ -261,8 +261,16 @@ TEST_CASE("client: calls out of order are conflicts with words") {
     REQUIRE(job.begin_step() == HO_OK);
     const std::uint32_t count = ho_position_count(run);
     for (std::uint32_t p = 0; p < count; ++p) {
+      const auto& operands = schedule.positions[p].operands;
+      const auto operand = [&] {
+        if (operands.empty()) return static_cast<void*>(nullptr);
+        return ho_operand(run, p, schedule.storages[operands[0].storage.value()].id);
+      };
+      CHECK(operand() == nullptr);
       REQUIRE(ho_before(run, p) == HO_OK);
+      CHECK((operand() != nullptr) == !operands.empty());
       REQUIRE(ho_after(run, p) == HO_OK);
+      CHECK(operand() == nullptr);
     }
     CHECK(ho_before(run, count) == HO_CONFLICT);
     CHECK(std::string(ho_last_error()).find("out of order") != std::string::npos);
