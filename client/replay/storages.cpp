@@ -213,6 +213,7 @@ Result<void> Storages::store(HeldStorage& storage) {
 
 Result<void> Storages::fetch(HeldStorage& storage) {
   HO_CHECK(storage.place.at_home);
+  if (auto zeroed = zero(storage); !zeroed) return zeroed;
   if (auto moved = move_device(Direction::kGet, storage); !moved) {
     return moved.error().at(doing("fetching", storage));
   }
@@ -220,8 +221,9 @@ Result<void> Storages::fetch(HeldStorage& storage) {
   return {};
 }
 
-Result<void> Storages::read(const HeldStorage& storage, std::span<std::byte> into) {
+Result<void> Storages::read(HeldStorage& storage, std::span<std::byte> into) {
   HO_CHECK(storage.place.at_home && into.size() == storage.bytes);
+  if (auto zeroed = zero(storage); !zeroed) return zeroed;
   const std::uint8_t stale = storage.place.stale_homes;
   if (auto moved = move_host(Direction::kGet, storage.home, into, stale); !moved) {
     return moved.error().at(doing("reading", storage));
@@ -266,7 +268,7 @@ Result<void> Storages::zero(HeldStorage& storage) {
   const bool used = (storage.range && storage.range->used_before) ||
                     (storage.doubled && (storage.doubled->ranges[0].used_before ||
                                          storage.doubled->ranges[1].used_before));
-  if (storage.written || !(storage.home.flash || used)) return {};
+  if (storage.written || !storage.persistent || !(storage.home.flash || used)) return {};
   std::vector<std::byte> zeros(std::min(storage.bytes, kZerosBytes));
   StorageHome part = storage.home;
   for (std::uint64_t at = 0; at < storage.bytes; at += zeros.size()) {

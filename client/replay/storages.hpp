@@ -164,7 +164,7 @@ class Storages {
   /// `address` says.
   [[nodiscard]] Result<void> fetch(HeldStorage& storage);
   /// Home -> the job's memory. The value is at home.
-  [[nodiscard]] Result<void> read(const HeldStorage& storage, std::span<std::byte> into);
+  [[nodiscard]] Result<void> read(HeldStorage& storage, std::span<std::byte> into);
   /// The job's memory -> home, which has the latest value then. It is given a home.
   [[nodiscard]] Result<void> write(HeldStorage& storage, std::span<const std::byte> data);
   /// Staging slot -> home. The value is in the slot, which lies in `staging`. A persistent storage
@@ -190,7 +190,7 @@ class Storages {
   [[nodiscard]] Copy registered(Direction direction, const LocalHandles& handles,
                                 Duration late_after = {});
 
-  /// A home that has not had a value reads as zeros from now on.
+  /// A home of a persistent storage that has not had a value reads as zeros from now on.
   [[nodiscard]] Result<void> zero(HeldStorage& storage);
 
  private:

@@ -144,6 +144,36 @@ TEST_CASE("client flash: plans with homes on flash move the right bytes with rea
   }
 }
 
+TEST_CASE("client flash: a persistent storage that was never written is zeros before a step, too") {
+  SKIP_WITHOUT_FLASH();
+  TwoNodes nodes(kPool);
+  const PoolHandle pool = connect_pool(nodes.address(0), "auto");
+  using Device = PlannedJob::Device;
+  for (const auto& schedule : plans_with_flash(4, 1)) {
+    for (const Device device : {Device::kArena, Device::kHosted}) {
+      PlannedJob job(pool.get(), schedule, 7, device);
+      REQUIRE(job.plan() != nullptr);
+      for (const Storage& storage : schedule.storages) {
+        if (!storage.persistent) continue;
+        INFO(storage.name);
+        const std::vector<std::byte> zeros(storage.bytes);
+        ho_storage number = 0;
+        void* there = nullptr;
+        REQUIRE(ho_storage_of(job.plan(), storage.id, &number) == HO_OK);
+        if (device == Device::kHosted) {
+          REQUIRE(ho_fetch(job.runtime(), number, &there) == HO_OK);
+          CHECK(std::memcmp(there, zeros.data(), zeros.size()) == 0);
+        }
+        std::vector<std::byte> value(storage.bytes, std::byte{1});
+        REQUIRE(ho_read(job.plan(), storage.id, value.data(), value.size()) == HO_OK);
+        CHECK(value == zeros);
+      }
+      CHECK(job.run(2) == HO_OK);
+      CHECK(job.sync_and_compare() == HO_OK);
+    }
+  }
+}
+
 TEST_CASE(
     "client flash: a job that a drained node keeps out hears of that node, not \"no flash\"") {
   SKIP_WITHOUT_FLASH();
