@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -165,7 +166,7 @@ void Offloader::drop(std::uint32_t s, std::uint64_t now_ns) {
     value.dirty = false;
   }
   value.resident = false;
-  if (!storage(s).pinned) unlink(s);
+  if (!std::exchange(value.stays, false)) unlink(s);
   give_room(storage(s).bytes, free_ns);
 }
 
@@ -193,11 +194,9 @@ bool Offloader::bring(const schedule::Operand& operand, std::uint64_t now_ns, bo
   value.resident = true;
   value.exists = true;
   value.ready_ns = ready_ns;
-  if (!storage(s).pinned) {
-    value.older = newest_;
-    (newest_ == kNone ? oldest_ : values_[newest_].newer) = s;
-    newest_ = s;
-  }
+  value.older = newest_;
+  (newest_ == kNone ? oldest_ : values_[newest_].newer) = s;
+  newest_ = s;
   return true;
 }
 
@@ -242,9 +241,16 @@ void Offloader::run_op(std::uint32_t position) {
   clock_ns_ = start_ns + schedule_.ops[at.op.value()].duration_ns;
   for (const auto& operand : at.operands) {
     const std::uint32_t s = operand.storage.value();
-    ++values_[s].uses;
-    if (operand.access != Access::kRead) values_[s].dirty = true;
-    if (!storage(s).pinned) touch(s);
+    Value& value = values_[s];
+    ++value.uses;
+    if (operand.access != Access::kRead) value.dirty = true;
+    if (value.stays) continue;
+    if (storage(s).pinned) {
+      unlink(s);
+      value.stays = true;
+    } else {
+      touch(s);
+    }
   }
 }
 
@@ -279,9 +285,9 @@ void Offloader::step_on_demand() {
 
 /// The first position of each layer: as many ops as have operands of at most half the budget.
 std::vector<std::uint32_t> Offloader::cut_into_layers() const {
-  std::uint64_t pinned_bytes = 0;
-  for (const Storage& each : schedule_.storages) pinned_bytes += each.pinned ? each.bytes : 0;
-  const std::uint64_t half_bytes = (budget_bytes_ - pinned_bytes) / 2;
+  const std::vector<std::uint64_t> pinned_bytes = pinned_at();
+  const std::uint64_t most_bytes = *std::max_element(pinned_bytes.begin(), pinned_bytes.end());
+  const std::uint64_t half_bytes = (budget_bytes_ - most_bytes) / 2;
   std::vector<std::uint32_t> first{0};
   std::vector<std::uint32_t> in_layer(schedule_.storages.size(), kNone);
   std::uint64_t layer_bytes = 0;
@@ -340,19 +346,38 @@ void Offloader::step_by_layers(const std::vector<std::uint32_t>& first_of_layer)
   }
 }
 
+/// By position, and 0 beyond the last, the bytes of pinned storages that may not leave there.
+std::vector<std::uint64_t> Offloader::pinned_at() const {
+  const std::size_t positions = schedule_.positions.size();
+  std::vector<std::size_t> first(schedule_.storages.size(), positions);
+  for (std::size_t p = positions; p-- > 0;) {
+    for (const auto& operand : schedule_.positions[p].operands) first[operand.storage.value()] = p;
+  }
+  std::vector<std::uint64_t> bytes(positions + 1, 0);  // first what is added at each, then the sum
+  for (std::uint32_t s = 0; s < first.size(); ++s) {
+    const Storage& each = storage(s);
+    const bool used = first[s] < positions;
+    if (!each.pinned || (!each.persistent && !used)) continue;
+    bytes[each.persistent ? 0 : first[s]] += each.bytes;
+    bytes[each.persistent ? positions : last_access_[s] + 1] -= each.bytes;
+  }
+  std::partial_sum(bytes.begin(), bytes.end(), bytes.begin());
+  return bytes;
+}
+
 Result<void> Offloader::check_fits() const {
-  std::uint64_t pinned_bytes = 0;
-  for (const Storage& each : schedule_.storages) pinned_bytes += each.pinned ? each.bytes : 0;
-  for (const auto& at : schedule_.positions) {
-    std::uint64_t bytes = pinned_bytes;
+  const std::vector<std::uint64_t> pinned_bytes = pinned_at();
+  for (std::size_t p = 0; p < schedule_.positions.size(); ++p) {
+    const auto& at = schedule_.positions[p];
+    std::uint64_t bytes = pinned_bytes[p];
     for (const auto& operand : at.operands) {
       const Storage& each = storage(operand.storage.value());
       if (!each.pinned) bytes += each.bytes;
     }
     if (bytes > budget_bytes_) {
-      return Error{Errc::kInvalidArgument, "op " + schedule_.ops[at.op.value()].name + " needs " +
-                                               std::to_string(bytes) + " bytes; the budget is " +
-                                               std::to_string(budget_bytes_)};
+      return Error{Errc::kExhausted, "op " + schedule_.ops[at.op.value()].name + " needs " +
+                                         std::to_string(bytes) + " bytes; the budget is " +
+                                         std::to_string(budget_bytes_)};
     }
   }
   return {};

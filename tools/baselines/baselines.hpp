@@ -34,7 +34,8 @@ enum class Baseline : std::uint8_t {
 /// without gaps for which no link has time).
 ///
 /// Cost: O((ops + accesses) log) per simulated step. Deterministic.
-/// @return as simulate(); also kInvalidArgument if the operands of one op exceed the budget.
+/// @return as simulate(); also kExhausted if an op's operands, and what is pinned then, exceed the
+/// budget.
 [[nodiscard]] Result<Simulation> simulate_baseline(const schedule::Schedule& schedule,
                                                    const Hardware& hardware, Baseline baseline);
 

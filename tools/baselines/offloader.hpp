@@ -68,6 +68,7 @@ class Offloader {
     bool resident = false;
     bool dirty = false;   ///< the copy on the device is newer than the home copy
     bool exists = false;  ///< was written, or is supplied at home
+    bool stays = false;   ///< pinned, and an op has used it: no victim while it lives
     std::uint64_t ready_ns = 0;
     std::uint64_t home_ready_ns = 0;
     std::uint64_t uses = 0;      ///< number of ops that have used it
@@ -88,6 +89,7 @@ class Offloader {
   };
 
   [[nodiscard]] const Storage& storage(std::uint32_t s) const { return schedule_.storages[s]; }
+  [[nodiscard]] std::vector<std::uint64_t> pinned_at() const;
   [[nodiscard]] Result<void> check_fits() const;
   [[nodiscard]] std::vector<std::uint32_t> cut_into_layers() const;
   void unlink(std::uint32_t s);

@@ -306,6 +306,21 @@ class Others(Command):
         self.assertGreater(result["step_ns"], planned["step_ns"])
         self.run_it("simulate", self.plan, "--policy", "magic", code=2)
 
+    def test_simulate_says_which_op_does_not_fit(self):
+        # The plan runs the last op before the large one; a policy without a plan does not.
+        graph = {"version": 1, "name": "order", "storages": [
+            {"id": 1, "name": "kept", "bytes": "1000", "kind": "ACTIVATION", "pinned": True},
+            {"id": 2, "name": "large", "bytes": "2000", "kind": "ACTIVATION"}],
+            "ops": [{"id": 1, "name": "first", "durationNs": "1000", "writes": [1]},
+                    {"id": 2, "name": "second", "durationNs": "1000", "writes": [2]},
+                    {"id": 3, "name": "third", "durationNs": "1000", "reads": [1]}]}
+        self.run_it("analyze", self.write("order.json", json.dumps(graph)), "--hardware", self.hardware,
+                    "--device-memory", "2100", "--out", self.plan)
+        self.run_it("simulate", self.plan)
+        for policy in ("on-demand-lru", "layer-window", "g10-greedy"):
+            done = self.run_it("simulate", self.plan, "--policy", policy, code=3)
+            self.assertIn("op second needs 3000 bytes; the budget is 2100", done.stderr)
+
     def test_explain_tensor_op_and_overview(self):
         self.make_plan()
         answer = json.loads(self.run_it("explain", self.plan, "-o", "json").stdout)

@@ -75,10 +75,64 @@ TEST_CASE("baselines: a value that dies is never stored") {
   CHECK(result->store_bytes == 0);
 }
 
+constexpr Baseline kPolicies[] = {Baseline::kOnDemandLru, Baseline::kLayerWindow,
+                                  Baseline::kG10Greedy};
+
 TEST_CASE("baselines: an op larger than the budget is an error") {
   const Schedule plan = round_robin(999);
-  CHECK_FALSE(simulate_baseline(plan, plan.hardware, Baseline::kOnDemandLru));
-  CHECK_FALSE(simulate_baseline(plan, plan.hardware, Baseline::kLayerWindow));
+  for (const Baseline policy : kPolicies) {
+    const auto result = simulate_baseline(plan, plan.hardware, policy);
+    REQUIRE_FALSE(result);
+    CHECK(result.error().code() == Errc::kExhausted);
+  }
+}
+
+/// A pinned activation of 1000 bytes in every third op, with weights of 1000 and 2000 bytes around
+/// it.
+Schedule pinned_in_turns(std::uint64_t budget_bytes) {
+  ScheduleBuilder b;
+  for (std::uint64_t i = 0; i < 3; ++i) {
+    const std::string number = std::to_string(i);
+    const auto w = b.storage("w" + number, 1000, ScheduleBuilder::kWeight, i * 4096);
+    const auto big = b.storage("big" + number, 2000, ScheduleBuilder::kWeight, i * 4096 + 1024);
+    const auto kept = b.storage("kept" + number, 1000, ScheduleBuilder::kActivation);
+    b.op({ScheduleBuilder::read(big, 0)});
+    b.op({ScheduleBuilder::read(w, 0), ScheduleBuilder::write(kept, 1024)});
+    b.op({ScheduleBuilder::read(kept, 1024)});
+  }
+  Schedule plan = b.finish();
+  plan.device_budget_bytes = budget_bytes;
+  for (Storage& storage : plan.storages) storage.pinned = storage.name.starts_with("kept");
+  return plan;
+}
+
+TEST_CASE("baselines: a pinned storage takes room from its first op to its last") {
+  for (const Baseline policy : kPolicies) {
+    const Schedule plan = pinned_in_turns(2000);
+    const auto result = simulate_baseline(plan, plan.hardware, policy);
+    REQUIRE(result);
+    CHECK(result->peak_bytes == 2000);
+    CHECK_FALSE(simulate_baseline(pinned_in_turns(1999), plan.hardware, policy));
+  }
+}
+
+TEST_CASE("baselines: a pinned storage that was used stays until its last op") {
+  ScheduleBuilder b;
+  const auto kept = b.storage("kept", 1000, ScheduleBuilder::kActivation);
+  const auto w = b.storage("w", 1000, ScheduleBuilder::kWeight, 0);
+  b.op({ScheduleBuilder::write(kept, 0)});
+  b.op({ScheduleBuilder::read(w, 1024)});
+  b.op({ScheduleBuilder::read(kept, 0)});
+  Schedule plan = b.finish();
+  plan.storages[0].pinned = true;
+  for (const Baseline policy : kPolicies) {
+    plan.device_budget_bytes = 2000;
+    const auto result = simulate_baseline(plan, plan.hardware, policy);
+    REQUIRE(result);
+    CHECK(result->store_bytes == 0);
+    plan.device_budget_bytes = 1999;
+    CHECK_FALSE(simulate_baseline(plan, plan.hardware, policy));
+  }
 }
 
 }  // namespace

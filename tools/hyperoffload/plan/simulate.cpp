@@ -81,7 +81,11 @@ int run_simulate(Console& console, const SimulateArguments& args) {
   const auto baseline = policies().at(args.policy);
   auto result = baseline ? analyzer::simulate_baseline(*plan, hardware, *baseline)
                          : analyzer::simulate(*plan, hardware);
-  if (!result) return console.refuse(result.error().at(args.schedule));
+  if (!result) {
+    const bool too_small = result.error().code() == Errc::kExhausted;
+    return console.complain(result.error().at(args.schedule),
+                            too_small ? kExitInfeasible : kExitBadInput);
+  }
   console.print(console.json() ? to_json(args, *plan, *result)
                                : to_text(args, *plan, *result, console.format()));
   return kExitDone;
@@ -112,7 +116,7 @@ void add_simulate(Program& program) {
        "ago; layer-window fetches the next layer while one runs and drops what lies behind; "
        "g10-greedy plans by lifetime x size, and evicts and prefetches eagerly, as G10 does.",
        {"hyperoffload simulate step.hos --policy on-demand-lru -o json"},
-       {{kExitDone, "simulated"}}});
+       {{kExitDone, "simulated"}, {kExitInfeasible, "an op does not fit the schedule's budget"}}});
 }
 
 }  // namespace ho::cli
