@@ -93,6 +93,7 @@ Result<ho::client::PoolOptions> read_options(const ho_connect_options& given) {
   drivers.tcp_interface = text(known.tcp_interface);
   options.sessions.tls_folder = text(known.tls);
   drivers.tls_folder = text(known.tls);
+  if (auto fine = ho::client::check_options(drivers); !fine) return fine.error();
   return options;
 }
 

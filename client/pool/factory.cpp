@@ -76,7 +76,31 @@ MadeTransport make_tcp(const DriverOptions& options, const Clock& clock) {
   return transport::make_tcp_transport(tcp, clock);
 }
 
+Result<void> check_interface(const std::string& name, const char* option) {
+  if (name.empty()) return {};
+  // One without an address may get it later.
+  const auto address = net::interface_address(name);
+  if (address || address.error().code() != Errc::kNotFound) return {};
+  return Error(Errc::kInvalidArgument, std::string(option) + ": " + address.error().context());
+}
+
 }  // namespace
+
+Result<void> check_options(const DriverOptions& options) {
+  constexpr std::uint32_t kThreadsMax = transport::LocalOptions::kCopyThreadsMax;
+  constexpr std::uint32_t kConnectionsMax = transport::TcpOptions::kConnectionsMax;
+  static_assert(kConnectionsMax == transport::OfiOptions::kConnectionsMax);
+  if (options.local_threads > kThreadsMax) {
+    return Error(Errc::kInvalidArgument, "local_threads: " + std::to_string(options.local_threads) +
+                                             " is not in 0 .. " + std::to_string(kThreadsMax));
+  }
+  if (options.connections > kConnectionsMax) {
+    return Error(Errc::kInvalidArgument, "connections: " + std::to_string(options.connections) +
+                                             " is not in 0 .. " + std::to_string(kConnectionsMax));
+  }
+  if (auto ok = check_interface(options.tcp_interface, "tcp_interface"); !ok) return ok;
+  return check_interface(options.ofi_interface, "ofi_interface");
+}
 
 Result<Engine::Driver> make_driver(const std::string& name, const DriverOptions& options,
                                    Duration op_deadline, const Clock& clock) {

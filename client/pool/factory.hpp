@@ -25,6 +25,10 @@ struct DriverOptions {
   std::uint32_t connections = 1;  ///< for tcp and ofi: to each rail of a node, for large transfers
 };
 
+/// Refuses what no driver could be made with: where others are allowed, its driver would only be
+/// left out. @return kInvalidArgument, naming the option.
+[[nodiscard]] Result<void> check_options(const DriverOptions& options);
+
 /// Makes a driver by the name that a daemon's hello gives it. The one place of the client that
 /// knows concrete drivers. `clock` outlives it. @return kUnsupported for a name not in this build.
 [[nodiscard]] Result<Engine::Driver> make_driver(const std::string& name,

@@ -178,7 +178,8 @@ HO_API const char* ho_last_error(void);
  * where nodes do not answer that takes up to 2 s.
  *
  * HO_OK                *out is the caller's until ho_disconnect.
- * HO_INVALID_ARGUMENT  a null argument; an option that cannot be read.
+ * HO_INVALID_ARGUMENT  a null argument; an option that cannot be read or is out of its range; an
+ *                      interface that is not there.
  * HO_UNAVAILABLE, HO_DEADLINE   no node is left.
  * HO_UNSUPPORTED       the only driver allowed cannot be used, with the reason.
  * HO_PERMISSION_DENIED the daemon does not admit this user, or one end refuses the other's
