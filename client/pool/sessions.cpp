@@ -1,14 +1,18 @@
 #include "client/pool/sessions.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <numeric>
 #include <optional>
 #include <set>
+#include <system_error>
+#include <thread>
 #include <utility>
 
 #include "client/pool/client_control.hpp"
 #include "common/base/check.hpp"
 #include "common/base/log.hpp"
+#include "common/base/signals.hpp"
 #include "common/base/units.hpp"
 
 namespace ho::client {
@@ -18,6 +22,8 @@ using std::chrono::milliseconds;
 
 /// For one node, over all its addresses.
 constexpr Duration kConnectTimeout = kControlTimeout;
+/// Nodes that are connected at a time.
+constexpr std::size_t kDialersMax = 64;
 /// For one node's lease, however many others have used up the time.
 constexpr Duration kRenewTimeoutMin = milliseconds(50);
 /// For one node's status, likewise.
@@ -137,6 +143,32 @@ Result<NodeSession> Sessions::dial_node(const NodeInfo& info, Duration timeout) 
   return last;
 }
 
+/// Connects the controls of nodes, many at a time: one that does not answer takes all its time.
+std::vector<Result<NodeSession>> Sessions::dial_nodes(
+    const std::vector<const NodeInfo*>& nodes) const {
+  std::vector<Result<NodeSession>> dialed(nodes.size(), Error(Errc::kCanceled, ""));
+  std::atomic<std::size_t> next{0};
+  const auto work = [&] {
+    for (std::size_t i = next++; i < nodes.size(); i = next++) {
+      dialed[i] = dial_node(*nodes[i], kConnectTimeout);
+    }
+  };
+  std::vector<std::thread> others;
+  {
+    const SignalsBlocked blocked;
+    try {
+      for (std::size_t i = 1; i < std::min(nodes.size(), kDialersMax); ++i) {
+        others.emplace_back(work);
+      }
+    } catch (const std::system_error&) {
+      // The system gives no more threads: those that there are connect all nodes.
+    }
+  }
+  work();
+  for (std::thread& one : others) one.join();
+  return dialed;
+}
+
 /// First all controls are connected, which may take seconds for nodes that do not answer; only then
 /// are sessions opened, whose leases run.
 /// @return the last failure, where no node is left; at once where the only driver allowed cannot be
@@ -152,19 +184,20 @@ Result<void> Sessions::reach_all(NodeSession first, PathFinder& paths) {
     log(LogLevel::kWarning, "left a node of the pool out",
         {{"node", name}, {"reason", error.message()}});
   };
+  std::set<NodeId> known = {first_id};
+  std::vector<const NodeInfo*> others;
   for (const NodeInfo& info : *listed) {
     if (info.node == first_id) come_nearer(first, info, paths);
+    if (known.size() < kNodesMax && known.insert(info.node).second) others.push_back(&info);
   }
   std::vector<NodeSession> dialed;
   dialed.push_back(std::move(first));
-  std::set<NodeId> known = {first_id};
-  for (const NodeInfo& info : *listed) {
-    if (dialed.size() == kNodesMax || !known.insert(info.node).second) continue;
-    auto node = dial_node(info, kConnectTimeout);
-    if (node) {
-      dialed.push_back(std::move(*node));
+  std::vector<Result<NodeSession>> answers = dial_nodes(others);
+  for (std::size_t i = 0; i < others.size(); ++i) {
+    if (answers[i]) {
+      dialed.push_back(std::move(*answers[i]));
     } else {
-      left_out(info.node, info.name, node.error().at(info.name));
+      left_out(others[i]->node, others[i]->name, answers[i].error().at(others[i]->name));
     }
   }
   TimePoint renewed = clock_.now();

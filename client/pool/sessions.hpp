@@ -193,6 +193,8 @@ class Sessions {
   [[nodiscard]] Result<NodeSession> dial(const std::string& address, TimePoint deadline) const;
   void come_nearer(NodeSession& first, const NodeInfo& info, const PathFinder& paths) const;
   [[nodiscard]] Result<NodeSession> dial_node(const NodeInfo& info, Duration timeout) const;
+  [[nodiscard]] std::vector<Result<NodeSession>> dial_nodes(
+      const std::vector<const NodeInfo*>& nodes) const;
   [[nodiscard]] Result<void> reach(PathFinder& paths, NodeSession& node, Duration timeout) const;
   [[nodiscard]] Result<void> reach_all(NodeSession first, PathFinder& paths);
   [[nodiscard]] bool has(NodeId node) const;
