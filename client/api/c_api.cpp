@@ -150,12 +150,13 @@ Result<Nearness> nearness_of(ho_nearness which) {
 ho_pool_room room_of(ho::client::Pool& pool, Nearness nearness) {
   ho_pool_room sum{};
   const auto nodes = pool.nodes_of(nearness);
-  for (const auto& room : pool.rooms(nodes)) {
+  const auto rooms = pool.rooms(nodes);
+  for (const auto& room : rooms.ddr) {
     sum.nodes += 1;
     sum.ddr_bytes += room.free_bytes / room.segment_bytes * room.segment_bytes;
   }
   sum.failure_domains = static_cast<std::uint32_t>(pool.failure_domains().count(nodes));
-  for (const auto& room : pool.flash_rooms(nodes)) sum.flash_bytes += room.free_bytes;
+  for (const auto& room : rooms.flash) sum.flash_bytes += room.free_bytes;
   return sum;
 }
 

@@ -109,9 +109,9 @@ class Pool {
   [[nodiscard]] std::vector<NodeIndex> candidates(Nearness nearness) const;
   /// One segment of each of these nodes: they give no less.
   [[nodiscard]] std::uint64_t segment_bytes_of(const std::vector<NodeIndex>& nodes) const;
-  /// What nodes can give now, a node each. Asks them.
-  [[nodiscard]] std::vector<NodeRoom> rooms(const std::vector<NodeIndex>& nodes) {
-    return sessions_->room_of(nodes);
+  /// As Sessions::rooms_of().
+  [[nodiscard]] Rooms rooms(const std::vector<NodeIndex>& nodes) {
+    return sessions_->rooms_of(nodes);
   }
   /// Whether the job has lost the node permanently.
   [[nodiscard]] bool is_lost(NodeIndex node) const {
@@ -165,7 +165,7 @@ class Pool {
 
   /// Nodes that have flash, and how much of it is free.
   [[nodiscard]] std::vector<FlashRoom> flash_rooms(const std::vector<NodeIndex>& nodes) {
-    return sessions_->flash_of(nodes);
+    return sessions_->rooms_of(nodes).flash;
   }
   /// As Sessions::out_of_reach().
   [[nodiscard]] std::string out_of_reach() const { return sessions_->out_of_reach(); }

@@ -92,7 +92,7 @@ Result<std::unique_ptr<Arena>> Pool::allocate_elsewhere(std::uint64_t bytes, Nod
   const auto take = [&](const std::vector<NodeIndex>& from) {
     return attach(sessions_->grant({bytes, {}, options_.numa.resolve({})}, from), streams);
   };
-  auto rooms = sessions_->room_of(others);
+  auto rooms = sessions_->rooms_of(others).ddr;
   const auto is_alike = [&](const NodeRoom& room) {
     return nodes()[room.node.value()].driver == nodes()[like.value()].driver;
   };

@@ -282,12 +282,16 @@ std::vector<Result<NodeStatus>> Sessions::status_of(const std::vector<NodeIndex>
   return answers;
 }
 
-std::vector<NodeRoom> Sessions::room_of(const std::vector<NodeIndex>& candidates) {
+Rooms Sessions::rooms_of(const std::vector<NodeIndex>& candidates) {
   const auto answers = status_of(candidates);
-  std::vector<NodeRoom> rooms;
+  Rooms rooms;
   for (std::size_t i = 0; i < candidates.size(); ++i) {
     const NodeSession& node = nodes_[candidates[i].value()];
     const auto& status = answers[i];
+    if (status && !status->flash.empty()) {
+      rooms.flash.push_back(
+          {candidates[i], node.control()->hello().node_name, usable_flash_bytes(status->flash)});
+    }
     NodeRoom room{candidates[i], node.control()->hello().node_name,
                   node.control()->hello().segment_bytes, 0};
     if (room.segment_bytes == 0) continue;
@@ -298,14 +302,14 @@ std::vector<NodeRoom> Sessions::room_of(const std::vector<NodeIndex>& candidates
     } else if (status->ddr_capacity_bytes > status->ddr_granted_bytes) {
       room.free_bytes = status->ddr_capacity_bytes - status->ddr_granted_bytes;
     }
-    rooms.push_back(std::move(room));
+    rooms.ddr.push_back(std::move(room));
   }
   return rooms;
 }
 
 Result<HeldArena> Sessions::grant(const ArenaSpec& spec, const std::vector<NodeIndex>& candidates) {
   if (candidates.empty()) return lost();
-  const auto rooms = room_of(candidates);
+  const auto rooms = rooms_of(candidates).ddr;
   const auto stripes = plan_spread(spec.bytes, rooms, spec.parts);
   if (!stripes) return stripes.error();
   return take(*stripes, rooms, spec);
@@ -334,7 +338,7 @@ Result<HeldArena> Sessions::take(const std::vector<Stripe>& stripes,
     for (const NodeRoom& room : rooms) candidates.push_back(room.node);
     // The node's own words first: it may be a quota, or memory that its machine does not have.
     return Error(Errc::kExhausted, error.context() + "; the job " +
-                                       describe_shortage(arena.bytes, room_of(candidates)));
+                                       describe_shortage(arena.bytes, rooms_of(candidates).ddr));
   };
   for (const NodeRoom& room : rooms) {
     const NodeSession& node = nodes_[room.node.value()];

@@ -79,6 +79,12 @@ struct HeldArena {
   std::vector<HeldStretch> stretches;  ///< in arena order
 };
 
+/// What nodes can give.
+struct Rooms {
+  std::vector<NodeRoom> ddr;
+  std::vector<FlashRoom> flash;  ///< only of nodes that have some
+};
+
 /// A request for an arena.
 struct ArenaSpec {
   std::uint64_t bytes = 0;
@@ -127,13 +133,13 @@ class Sessions {
   /// Gives the segments back. Skips lost nodes, where the lease ends them.
   void release(const std::vector<HeldSegment>& segments);
 
-  [[nodiscard]] std::vector<FlashRoom> flash_of(const std::vector<NodeIndex>& candidates);
+  /// Asks the nodes, one request each.
+  [[nodiscard]] Rooms rooms_of(const std::vector<NodeIndex>& candidates);
   /// Nodes that connect() left out, or that are lost or silent since, with the reasons. "": none.
   [[nodiscard]] std::string out_of_reach() const;
-  /// Why flash_of() has none. @return kUnsupported: the pool has none; kUnavailable: a node that
-  /// connect() left out, or that is lost or silent since, may have some, with the reason.
+  /// Why rooms_of() has no flash. @return kUnsupported: the pool has none; kUnavailable: a node
+  /// that connect() left out, or that is lost or silent since, may have some, with the reason.
   [[nodiscard]] Error no_flash() const;
-  [[nodiscard]] std::vector<NodeRoom> room_of(const std::vector<NodeIndex>& candidates);
   [[nodiscard]] Result<FlashExtent> allocate_flash(NodeIndex node, std::uint64_t bytes,
                                                    FlashPolicy policy);
   /// A durable extent that an earlier session made.

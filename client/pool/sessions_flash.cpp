@@ -10,19 +10,6 @@
 
 namespace ho::client {
 
-std::vector<FlashRoom> Sessions::flash_of(const std::vector<NodeIndex>& candidates) {
-  const auto answers = status_of(candidates);
-  std::vector<FlashRoom> rooms;
-  for (std::size_t i = 0; i < candidates.size(); ++i) {
-    const NodeSession& node = nodes_[candidates[i].value()];
-    const auto& status = answers[i];
-    if (!status || status->flash.empty()) continue;
-    rooms.push_back(
-        {candidates[i], node.control()->hello().node_name, usable_flash_bytes(status->flash)});
-  }
-  return rooms;
-}
-
 std::string Sessions::out_of_reach() const {
   std::string missing;
   const auto add = [&](const std::string& what) {

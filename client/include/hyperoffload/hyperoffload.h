@@ -213,8 +213,8 @@ typedef struct ho_pool_room {
   uint64_t ddr_bytes;       /* in whole segments */
   uint64_t flash_bytes;
 } ho_pool_room;
-/* Asks the nodes. HO_INVALID_ARGUMENT: a null argument, an unknown kind, or struct_bytes not set.
- */
+/* Asks the nodes; where some do not answer that takes up to 2 s. HO_INVALID_ARGUMENT: a null
+ * argument, an unknown kind, or struct_bytes not set. */
 HO_API ho_status ho_pool_get_room(ho_pool* pool, ho_nearness which, ho_pool_room* out);
 
 /* What the daemons have told the job about their future. Runtimes move what their plans keep on a

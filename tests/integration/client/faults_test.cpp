@@ -336,6 +336,19 @@ TEST_CASE("client faults: connecting leaves stopped nodes out within 2 s and a l
   for (int node = 1; node < spec.nodes; ++node) nodes.daemon(node).send(SIGCONT);
 }
 
+TEST_CASE("client faults: a stopped node keeps the question for room for 2 s, once", "[time]") {
+  TwoNodes nodes;
+  const PoolHandle pool = connect_pool(nodes.address(0), "auto");
+  nodes.daemon(1).send(SIGSTOP);
+  const Time began = std::chrono::steady_clock::now();
+  ho_pool_room room{};
+  room.struct_bytes = sizeof(room);
+  REQUIRE(ho_pool_get_room(pool.get(), HO_ALL_NODES, &room) == HO_OK);
+  CHECK(std::chrono::steady_clock::now() - began < within(3s));
+  CHECK(room.ddr_bytes == 32U << 20U);
+  nodes.daemon(1).send(SIGCONT);
+}
+
 TEST_CASE(
     "client faults: however many nodes are stopped, an allocation fails only once, within 2 s",
     "[time]") {
