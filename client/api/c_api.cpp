@@ -1,6 +1,5 @@
 // The C ABI: translates between hyperoffload.h and the classes. No exception leaves it.
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -21,6 +20,7 @@ using ho::client::c_api::guarded;
 using ho::client::c_api::guarded_end;
 using ho::client::c_api::last_error;
 using ho::client::c_api::null_argument;
+using ho::client::c_api::take_in;
 using ho::client::c_api::utf8_text;
 using ho::client::c_api::wait_for_memory;
 
@@ -54,10 +54,7 @@ std::vector<std::string> split(std::string_view text) {
   return parts;
 }
 
-Result<ho::client::PoolOptions> read_options(const ho_connect_options& given) {
-  // Fields beyond what the caller's header knew are not read.
-  ho_connect_options known{};
-  std::memcpy(&known, &given, std::min(given.struct_bytes, sizeof(known)));
+Result<ho::client::PoolOptions> read_options(const ho_connect_options& known) {
   ho::client::PoolOptions options;
   if (known.pool == nullptr) return Error(Errc::kInvalidArgument, "options.pool is null");
   options.sessions.addresses = split(known.pool);
@@ -97,10 +94,8 @@ Result<ho::client::PoolOptions> read_options(const ho_connect_options& given) {
   return options;
 }
 
-std::chrono::milliseconds wait_of(const ho_connect_options& given) {
+std::chrono::milliseconds wait_of(const ho_connect_options& known) {
   constexpr std::uint64_t kYearMs = 365ULL * 24 * 3600 * 1000;
-  ho_connect_options known{};
-  std::memcpy(&known, &given, std::min(given.struct_bytes, sizeof(known)));
   return std::chrono::milliseconds(std::min(known.wait_ms, kYearMs));
 }
 
@@ -176,13 +171,15 @@ const char* ho_last_error(void) { return last_error().c_str(); }
 ho_status ho_connect(const ho_connect_options* options, ho_pool** out) {
   return guarded([&]() -> Result<void> {
     if (options == nullptr || out == nullptr) return null_argument();
-    const auto read = read_options(*options);
+    const auto known = take_in(*options);
+    if (!known) return known.error();
+    const auto read = read_options(*known);
     if (!read) return read.error();
     auto pool = ho::client::Pool::connect(*read);
     if (!pool) return pool.error();
     auto made = std::make_unique<ho_pool>();
     made->pool = std::move(pool).value();
-    made->wait = wait_of(*options);
+    made->wait = wait_of(*known);
     *out = made.release();
     return {};
   });

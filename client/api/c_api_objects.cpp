@@ -1,6 +1,5 @@
 // The C ABI of published objects. No exception leaves it.
 #include <algorithm>
-#include <cstring>
 #include <optional>
 #include <string>
 #include <utility>
@@ -69,6 +68,7 @@ using ho::client::ObjectMemory;
 using ho::client::c_api::guarded;
 using ho::client::c_api::guarded_end;
 using ho::client::c_api::null_argument;
+using ho::client::c_api::take_in;
 using ho::client::c_api::UsedMemory;
 using ho::client::c_api::utf8_text;
 using ho::client::c_api::wait_for_memory;
@@ -90,8 +90,10 @@ struct ObjectOptions {
 };
 
 Result<ObjectOptions> read_object_options(const ho_object_options& given) {
+  const auto known = take_in(given);
+  if (!known) return known.error();
   ObjectOptions out;
-  std::memcpy(&out.options, &given, std::min(given.struct_bytes, sizeof(out.options)));
+  out.options = *known;
   auto name = utf8_text(out.options.name, "name", kNameBytesMax);
   if (!name) return name.error();
   if (name->empty()) return Error(Errc::kInvalidArgument, "an object needs a name");

@@ -1,6 +1,5 @@
 // The C ABI of runtimes, plans and storages. No exception leaves it.
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -27,6 +26,7 @@ using ho::client::c_api::give_out;
 using ho::client::c_api::guarded;
 using ho::client::c_api::guarded_end;
 using ho::client::c_api::null_argument;
+using ho::client::c_api::take_in;
 using ho::client::c_api::wait_for_memory;
 
 std::span<const std::byte> bytes_of(const void* data, std::size_t bytes) {
@@ -106,17 +106,17 @@ extern "C" {
 ho_status ho_open(ho_pool* pool, const ho_device_memory* memory, ho_runtime** out) {
   return guarded([&]() -> Result<void> {
     if (pool == nullptr || memory == nullptr || out == nullptr) return null_argument();
-    ho_device_memory known{};
-    std::memcpy(&known, memory, std::min(memory->struct_bytes, sizeof(known)));
+    const auto known = take_in(*memory);
+    if (!known) return known.error();
     DeviceMemory device;
-    if (known.arena != nullptr) {
-      device.arena = {static_cast<std::byte*>(known.arena), known.arena_bytes};
+    if (known->arena != nullptr) {
+      device.arena = {static_cast<std::byte*>(known->arena), known->arena_bytes};
     }
-    device.take = known.take;
-    device.drop = known.drop;
-    device.context = known.context;
-    device.copies = known.copies == 0 ? 1 : known.copies;
-    auto options = device_options(known);
+    device.take = known->take;
+    device.drop = known->drop;
+    device.context = known->context;
+    device.copies = known->copies == 0 ? 1 : known->copies;
+    auto options = device_options(*known);
     if (!options) return options.error();
     device.device = std::move(options).value();
     auto made = std::make_unique<ho_runtime>();

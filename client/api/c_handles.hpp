@@ -159,13 +159,27 @@ inline Result<std::string> utf8_text(const char* given, const char* field, std::
 
 inline Error null_argument() { return Error(Errc::kInvalidArgument, "a null argument"); }
 
-/// Copies what the caller's header knew of a struct that begins with its size. @return
-/// kInvalidArgument: it has no room for anything.
+/// No header gives a struct that begins with its size a size that it refuses.
+template <typename Struct>
+Result<void> check_size(const Struct& given) {
+  const std::size_t bytes = given.struct_bytes;
+  if (bytes > sizeof(bytes) && bytes % alignof(Struct) == 0) return {};
+  return Error(Errc::kInvalidArgument, "struct_bytes is not set to the struct's size");
+}
+
+/// What the caller's header knew of such a struct; fields beyond are zero.
+template <typename Struct>
+Result<Struct> take_in(const Struct& given) {
+  if (auto fine = check_size(given); !fine) return fine.error();
+  Struct known{};
+  std::memcpy(&known, &given, std::min(given.struct_bytes, sizeof(known)));
+  return known;
+}
+
+/// Copies what the caller's header knew of such a struct.
 template <typename Struct>
 Result<void> give_out(Struct filled, Struct* out) {
-  if (out->struct_bytes <= sizeof(out->struct_bytes)) {
-    return Error(Errc::kInvalidArgument, "struct_bytes is not set to the struct's size");
-  }
+  if (auto fine = check_size(*out); !fine) return fine;
   filled.struct_bytes = std::min(out->struct_bytes, sizeof(filled));
   std::memcpy(out, &filled, filled.struct_bytes);
   return {};

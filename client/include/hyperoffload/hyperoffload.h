@@ -651,7 +651,7 @@ typedef struct ho_counters {
   uint64_t last_step_stage_in_bytes;
   uint64_t last_step_stage_out_bytes;
 } ho_counters;
-/* HO_INVALID_ARGUMENT: struct_bytes has no room for any counter. */
+/* HO_INVALID_ARGUMENT: struct_bytes has no room for any counter, or ends within one. */
 HO_API ho_status ho_get_counters(const ho_plan* plan, ho_counters* out);
 
 typedef struct ho_runtime_counters {
@@ -668,7 +668,7 @@ typedef struct ho_runtime_counters {
   uint32_t nodes;             /* that the job has reached; one that is back counts once more */
   uint32_t nodes_lost;        /* of them, those that the job has lost */
 } ho_runtime_counters;
-/* HO_INVALID_ARGUMENT: struct_bytes has no room for any counter. */
+/* HO_INVALID_ARGUMENT: struct_bytes has no room for any counter, or ends within one. */
 HO_API ho_status ho_get_runtime_counters(const ho_runtime* runtime, ho_runtime_counters* out);
 
 /* The times of an op, or of a cache op (a transfer of the schedule), in one step, counted from the

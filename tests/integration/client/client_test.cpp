@@ -1,4 +1,6 @@
+#include <hyperoffload/blocks.h>
 #include <hyperoffload/hyperoffload.h>
+#include <hyperoffload/objects.h>
 
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -180,6 +182,42 @@ TEST_CASE("client: misuse is refused in words") {
     CHECK(std::string(ho_last_error()).find("up to 255 bytes of UTF-8") != std::string::npos);
   }
   CHECK_THROWS_AS(hyperoffload::Pool({nodes.address(0), "t", "pigeon", 0}), hyperoffload::Error);
+}
+
+TEST_CASE("client: a struct without its size, or with half a field, is refused in these words") {
+  TwoNodes nodes;
+  const PoolHandle pool = connect_pool(nodes.address(0), "auto");
+  const auto refused = [](ho_status status) {
+    CHECK(status == HO_INVALID_ARGUMENT);
+    CHECK_THAT(ho_last_error(), Catch::Contains("struct_bytes is not set"));
+  };
+  const std::string address = nodes.address(0);
+  for (const std::size_t half : {0, 12}) {
+    ho_connect_options options{};
+    options.struct_bytes = half;
+    options.pool = address.c_str();
+    ho_pool* none = nullptr;
+    refused(ho_connect(&options, &none));
+    char arena[64] = {};
+    ho_device_memory device{};
+    device.struct_bytes = half;
+    device.arena = arena;
+    device.arena_bytes = sizeof(arena);
+    ho_runtime* runtime = nullptr;
+    refused(ho_open(pool.get(), &device, &runtime));
+    ho_object_options object{};
+    object.struct_bytes = half;
+    object.name = "object";
+    ho_publisher* publisher = nullptr;
+    refused(ho_publisher_open(pool.get(), &object, nullptr, 0, &publisher));
+    ho_blocks_options blocks{};
+    blocks.struct_bytes = half;
+    ho_blocks* store = nullptr;
+    refused(ho_blocks_open(pool.get(), &blocks, &store));
+    ho_pool_notice notice{};
+    notice.struct_bytes = half;
+    refused(ho_pool_get_notice(pool.get(), &notice));
+  }
 }
 
 TEST_CASE("client: a planned run sees the model's bytes and leaves them at home") {
