@@ -15,6 +15,7 @@ using ho::Error;
 using ho::Result;
 using ho::client::Direction;
 using ho::client::Nearness;
+using ho::client::c_api::check_memory;
 using ho::client::c_api::give_out;
 using ho::client::c_api::guarded;
 using ho::client::c_api::guarded_end;
@@ -270,7 +271,9 @@ void ho_free(ho_pool* pool, ho_allocation* allocation) {
 
 ho_status ho_register(ho_pool* pool, void* base, size_t bytes) {
   return guarded([&]() -> Result<void> {
-    if (pool == nullptr || base == nullptr || bytes == 0) return null_argument();
+    if (pool == nullptr || base == nullptr) return null_argument();
+    if (bytes == 0) return Error(Errc::kInvalidArgument, "memory of 0 bytes");
+    if (auto fine = check_memory(base, bytes); !fine) return fine;
     const auto address = reinterpret_cast<std::uintptr_t>(base);
     {
       const std::lock_guard guard(pool->mutex);

@@ -81,6 +81,7 @@ extern "C" {
 ho_status ho_flash_allocate(ho_pool* pool, uint64_t bytes, ho_flash_policy policy, ho_flash** out) {
   return guarded([&]() -> Result<void> {
     if (pool == nullptr || out == nullptr) return null_argument();
+    if (bytes == 0) return Error(Errc::kInvalidArgument, "flash of 0 bytes");
     const auto wanted = policy_of(policy);
     if (!wanted) return wanted.error();
     const auto allocate = [&]() -> Result<ho::client::FlashArena> {

@@ -22,6 +22,7 @@ using ho::client::Plan;
 using ho::client::Runtime;
 using ho::client::StorageNumber;
 using ho::client::TimelineSpan;
+using ho::client::c_api::check_memory;
 using ho::client::c_api::give_out;
 using ho::client::c_api::guarded;
 using ho::client::c_api::guarded_end;
@@ -108,6 +109,7 @@ ho_status ho_open(ho_pool* pool, const ho_device_memory* memory, ho_runtime** ou
     if (pool == nullptr || memory == nullptr || out == nullptr) return null_argument();
     const auto known = take_in(*memory);
     if (!known) return known.error();
+    if (auto fine = check_memory(known->arena, known->arena_bytes); !fine) return fine;
     DeviceMemory device;
     if (known->arena != nullptr) {
       device.arena = {static_cast<std::byte*>(known->arena), known->arena_bytes};

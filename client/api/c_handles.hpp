@@ -23,6 +23,7 @@
 #include "common/base/clock.hpp"
 #include "common/base/log.hpp"
 #include "common/base/utf8.hpp"
+#include "common/model/check_graph.hpp"
 
 // The types behind the C ABI's handles, and how its functions report failures. For c_api*.cpp only.
 
@@ -158,6 +159,14 @@ inline Result<std::string> utf8_text(const char* given, const char* field, std::
 }
 
 inline Error null_argument() { return Error(Errc::kInvalidArgument, "a null argument"); }
+
+/// Refuses sizes that no memory has, before sums with them overflow.
+inline Result<void> check_memory(const void* base, std::size_t bytes) {
+  const auto begin = reinterpret_cast<std::uintptr_t>(base);
+  if (bytes <= kBytesMax && bytes <= UINTPTR_MAX - begin) return {};
+  return Error(Errc::kInvalidArgument,
+               std::to_string(bytes) + " bytes are more than 2^50, or than the address space has");
+}
 
 /// No header gives a struct that begins with its size a size that it refuses.
 template <typename Struct>

@@ -253,7 +253,8 @@ HO_API void ho_free(ho_pool* pool, ho_allocation* allocation);
 /* Registers host memory for ho_get and ho_put. The memory must exist until ho_unregister. May take
  * time if a device pins it.
  *
- * HO_ALREADY_EXISTS  the memory overlaps registered memory.
+ * HO_INVALID_ARGUMENT   a null argument, 0 bytes, or more than 2^50 or than the address space has.
+ * HO_ALREADY_EXISTS     the memory overlaps registered memory.
  * HO_EXHAUSTED, HO_IO   a driver cannot register it. */
 HO_API ho_status ho_register(ho_pool* pool, void* base, size_t bytes);
 /* Ends a registration, by the address given to ho_register. Waits for transfers that use the
@@ -307,11 +308,12 @@ typedef enum ho_flash_policy {
 /* Takes flash of the node that has most of it free. Bytes that were never staged out cannot be
  * staged in: the stage ends with HO_NOT_FOUND.
  *
- * HO_OK           *out is the caller's until ho_flash_free or ho_flash_close.
- * HO_UNSUPPORTED  no node has flash.
- * HO_UNAVAILABLE  no node that the job reaches has flash, and it could not reach all: one was
- *                 drained, say, when it connected. ho_last_error names them.
- * HO_EXHAUSTED    no node has so much free flash. */
+ * HO_OK                *out is the caller's until ho_flash_free or ho_flash_close.
+ * HO_INVALID_ARGUMENT  a null argument, 0 bytes, or no such policy.
+ * HO_UNSUPPORTED       no node has flash.
+ * HO_UNAVAILABLE       no node that the job reaches has flash, and it could not reach all: one was
+ *                      drained, say, when it connected. ho_last_error names them.
+ * HO_EXHAUSTED         no node has so much free flash. */
 HO_API ho_status ho_flash_allocate(ho_pool* pool, uint64_t bytes, ho_flash_policy policy,
                                    ho_flash** out);
 /* Gives flash back, durable or not. Wait for stages that use it before.
@@ -432,7 +434,8 @@ typedef struct ho_device_memory {
 
 /* HO_OK                *out is the caller's until ho_close.
  * HO_INVALID_ARGUMENT  a null argument; neither arena nor callbacks, or both; an arena that is not
- *                      memory of the device; more copies than 2, or 2 with an arena.
+ *                      memory of the device, or of more than 2^50 bytes; more copies than 2, or 2
+ *                      with an arena.
  * HO_UNSUPPORTED       there is no driver or no GPU, or the driver is too old; the text says what
  *                      to do.
  * HO_NOT_FOUND         no device with this ordinal.

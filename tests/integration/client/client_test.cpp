@@ -165,6 +165,23 @@ TEST_CASE("client: misuse is refused in words") {
   CHECK(std::string(ho_last_error()).find("not registered") != std::string::npos);
   REQUIRE(ho_register(pool.get(), bytes, 64) == HO_OK);
   CHECK(ho_register(pool.get(), bytes + 8, 8) == HO_ALREADY_EXISTS);
+  CHECK(ho_unregister(pool.get(), bytes) == HO_OK);
+  for (const std::size_t wrong : {SIZE_MAX, SIZE_MAX / 2, (std::size_t{1} << 50U) + 1}) {
+    CHECK(ho_register(pool.get(), bytes, wrong) == HO_INVALID_ARGUMENT);
+    CHECK_THAT(ho_last_error(), Catch::Contains("more than 2^50"));
+    ho_device_memory device{};
+    device.struct_bytes = sizeof(device);
+    device.arena = bytes;
+    device.arena_bytes = wrong;
+    ho_runtime* runtime = nullptr;
+    CHECK(ho_open(pool.get(), &device, &runtime) == HO_INVALID_ARGUMENT);
+    CHECK_THAT(ho_last_error(), Catch::Contains("more than 2^50"));
+  }
+  CHECK(ho_register(pool.get(), bytes, 0) == HO_INVALID_ARGUMENT);
+  CHECK_THAT(ho_last_error(), Catch::Contains("0 bytes"));
+  ho_flash* flash = nullptr;
+  CHECK(ho_flash_allocate(pool.get(), 0, HO_FLASH_SCRATCH, &flash) == HO_INVALID_ARGUMENT);
+  REQUIRE(ho_register(pool.get(), bytes, 64) == HO_OK);
   CHECK(ho_put(pool.get(), memory, 4090, bytes, 64, &ticket) == HO_OUT_OF_RANGE);
   CHECK(ho_put(pool.get(), memory, UINT64_MAX, bytes, 64, &ticket) == HO_OUT_OF_RANGE);
   CHECK(ho_wait(pool.get(), 12345) == HO_NOT_FOUND);

@@ -70,6 +70,9 @@ TEST_CASE("flash store: a full tier refuses and stays readable") {
     CHECK(made.error().context().find("sim0: full: 64.0 KiB wanted") == 0);
     break;
   }
+  const auto most = rig.store->create({UINT64_MAX, Policy::kScratch});
+  REQUIRE_FALSE(most);
+  CHECK(most.error().context().find("sim0: full: 16777216 TiB wanted") == 0);
   auto into = bytes_of(64 * kKiB, 0);
   CHECK(rig.read(first, 0, into).done.code == Errc::kOk);
   CHECK(into == bytes_of(64 * kKiB, 5));

@@ -1,5 +1,7 @@
 #include "daemon/tier/flash/store/store_path.hpp"
 
+#include <algorithm>
+#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -42,8 +44,10 @@ Result<void> StorePath::check_budget(const WriteNeed& need) const {
 
 Result<void> StorePath::check_room(Policy policy, std::uint64_t blocks) const {
   if (blocks > volume.space.free_blocks()) {
+    // An extent may ask for more blocks than 64 bits count bytes of.
+    const std::uint64_t counted = std::min(blocks, UINT64_MAX / kBlockBytes);
     return Error(Errc::kExhausted,
-                 volume.name + ": full: " + format_bytes(blocks * kBlockBytes) + " wanted, " +
+                 volume.name + ": full: " + format_bytes(counted * kBlockBytes) + " wanted, " +
                      format_bytes(std::uint64_t{volume.space.free_blocks()} * kBlockBytes) +
                      " free");
   }
