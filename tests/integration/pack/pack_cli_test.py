@@ -65,6 +65,15 @@ class Pack(unittest.TestCase):
         with open(self.out) as read:
             self.assertEqual(read.readline(), "id,lower,upper,size,offset\n")
 
+    def test_the_output_can_be_packed_again(self):
+        self.run_it(self.write(SMALL), "--out", self.out)
+        first = self.rows()
+        again = self.path("again.csv")
+        self.run_it(self.out, "--capacity", "12", "--out", again)
+        self.out = again
+        self.check(self.rows(), 12)
+        self.assertEqual([list(row) for row in self.rows()], [list(row) for row in first])
+
     def test_json_is_one_object_on_stdout(self):
         done = self.run_it(self.write(SMALL), "--capacity", "12", "-o", "json")
         answer = json.loads(done.stdout)

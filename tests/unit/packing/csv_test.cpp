@@ -49,12 +49,25 @@ TEST_CASE("packing csv: a header alone gives an empty list") {
 }
 
 TEST_CASE("packing csv: wrong columns are refused") {
-  for (const char* csv :
-       {"", "\n", "1,2,3,4\n", "id,lower,upper\n", "id,lower,upper,size,offset\n",
-        "id,lower,upper,bytes\n", "id,id,lower,upper\n", "id,lower,upper,size,\n"}) {
+  for (const char* csv : {"", "\n", "1,2,3,4\n", "id,lower,upper\n", "id,lower,upper,bytes\n",
+                          "id,id,lower,upper\n", "id,lower,upper,size,size\n"}) {
     INFO(csv);
     CHECK(complaint(csv).find("line 1: expected the columns") == 0);
   }
+}
+
+TEST_CASE("packing csv: other columns are ignored, so the output can be packed again") {
+  for (const char* csv : {"id,lower,upper,size,offset\nx,1,2,3,70\n",
+                          "offset,name,id,size,upper,lower\n70,a b,x,3,2,1\n"}) {
+    INFO(csv);
+    const auto buffers = read_buffers(csv);
+    REQUIRE(buffers.ok());
+    CHECK(packing::write_offsets(*buffers, {4}) == "id,lower,upper,size,offset\nx,1,2,3,4\n");
+  }
+  CHECK(complaint("id,lower,upper,size,offset\nx,1,2,3\n") == "line 2: expected 5 fields, found 4");
+  std::string many = "id,lower,upper,size";
+  for (int i = 0; i < 61; ++i) many += ",c" + std::to_string(i);
+  CHECK(complaint(many + "\n").find("line 1: expected the columns") == 0);
 }
 
 TEST_CASE("packing csv: a wrong field is named with its line") {

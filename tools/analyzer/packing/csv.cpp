@@ -39,8 +39,11 @@ std::string_view next_line(std::string_view& rest) {
   return trimmed(line);
 }
 
-/// @return the number of fields in the line; keeps the first four.
-std::size_t split(std::string_view line, std::array<std::string_view, 4>& fields) {
+constexpr std::size_t kColumnsMax = 64;
+using Fields = std::array<std::string_view, kColumnsMax>;
+
+/// @return the number of fields in the line; keeps the first kColumnsMax.
+std::size_t split(std::string_view line, Fields& fields) {
   std::size_t count = 0;
   while (true) {
     const std::size_t comma = line.find(',');
@@ -51,18 +54,23 @@ std::size_t split(std::string_view line, std::array<std::string_view, 4>& fields
   }
 }
 
-/// The index of each column in a row.
-Result<std::array<std::size_t, 4>> read_header(std::string_view line) {
-  std::array<std::string_view, 4> names;
-  const std::size_t count = split(line, names);
+/// The index of each column in a row. Other columns are ignored.
+struct Header {
   std::array<std::size_t, 4> place{};
-  bool right = count == kColumns.size();
+  std::size_t count = 0;  ///< all columns
+};
+
+Result<Header> read_header(std::string_view line, Fields& names) {
+  Header header;
+  header.count = split(line, names);
+  bool right = header.count <= kColumnsMax;
+  const auto end = names.begin() + std::min(header.count, kColumnsMax);
   for (std::size_t c = 0; right && c < kColumns.size(); ++c) {
-    const auto at = std::find(names.begin(), names.end(), kColumns[c]);
-    right = at != names.end();
-    place[c] = static_cast<std::size_t>(at - names.begin());
+    right = std::count(names.begin(), end, kColumns[c]) == 1;
+    header.place[c] =
+        static_cast<std::size_t>(std::find(names.begin(), end, kColumns[c]) - names.begin());
   }
-  if (right) return place;
+  if (right) return header;
   return at_line(1, "expected the columns id,lower,upper,size, not " + in_quotes(line));
 }
 
@@ -81,22 +89,22 @@ Result<std::int64_t> read_number(std::string_view text, std::size_t line, std::s
   return number;
 }
 
-Result<Buffer> read_row(std::string_view text, const std::array<std::size_t, 4>& place,
+Result<Buffer> read_row(std::string_view text, const Header& header, Fields& fields,
                         std::size_t line) {
-  std::array<std::string_view, 4> fields;
   const std::size_t count = split(text, fields);
-  if (count != fields.size()) {
-    return at_line(line, "expected 4 fields, found " + std::to_string(count));
+  if (count != header.count) {
+    return at_line(line, "expected " + std::to_string(header.count) + " fields, found " +
+                             std::to_string(count));
   }
   Buffer buffer;
-  const std::string_view id = fields[place[kId]];
+  const std::string_view id = fields[header.place[kId]];
   if (id.empty()) return at_line(line, "id: is empty");
   if (id.size() > kIdBytesMax) return at_line(line, "id: " + in_quotes(id) + " is too long");
   if (id.find('"') != std::string_view::npos) return at_line(line, "id: has a quote");
   buffer.id = std::string(id);
   std::int64_t* const numbers[] = {nullptr, &buffer.lower, &buffer.upper, &buffer.size};
   for (std::size_t c = kLower; c <= kSize; ++c) {
-    const auto number = read_number(fields[place[c]], line, kColumns[c]);
+    const auto number = read_number(fields[header.place[c]], line, kColumns[c]);
     if (!number) return number.error();
     *numbers[c] = *number;
   }
@@ -115,8 +123,9 @@ Result<std::vector<Buffer>> read_buffers(std::string_view csv) {
     return Error(Errc::kOutOfRange, "more than " + std::to_string(kCsvBytesMax) + " bytes");
   }
   if (csv.starts_with("\xef\xbb\xbf")) csv.remove_prefix(3);  // a byte order mark
-  const auto place = read_header(next_line(csv));
-  if (!place) return place.error();
+  Fields fields;
+  const auto header = read_header(next_line(csv), fields);
+  if (!header) return header.error();
   std::vector<Buffer> buffers;
   std::unordered_set<std::string> ids;
   std::int64_t sum = 0;
@@ -131,7 +140,7 @@ Result<std::vector<Buffer>> read_buffers(std::string_view csv) {
     if (buffers.size() == kBuffersMax) {
       return Error(Errc::kOutOfRange, "more than " + std::to_string(kBuffersMax) + " buffers");
     }
-    auto buffer = read_row(text, *place, line);
+    auto buffer = read_row(text, *header, fields, line);
     if (!buffer) return buffer.error();
     if (!ids.insert(buffer->id).second) {
       return at_line(line, "id: " + in_quotes(buffer->id) + " occurs twice");

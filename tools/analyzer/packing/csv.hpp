@@ -24,8 +24,8 @@ inline constexpr std::int64_t kNumberMax = std::int64_t{1}
                                            << 60;  ///< limit for times, and for the sum of sizes
 
 /// Reads a header with the columns id, lower, upper and size in any order, then one buffer per
-/// line. Lines end in LF or CRLF. Ignores empty lines at the end and blanks around fields. No
-/// quotes.
+/// line. Other columns are ignored, up to 64 in all, so what write_offsets() wrote can be read.
+/// Lines end in LF or CRLF. Ignores empty lines at the end and blanks around fields. No quotes.
 /// @return kInvalidArgument naming line and field: wrong columns, an invalid or negative number or
 /// one above kNumberMax, lower >= upper, size 0, an id that is empty, too long or repeated, sizes
 /// that sum to more than kNumberMax. kOutOfRange: too many bytes or buffers.

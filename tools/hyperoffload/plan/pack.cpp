@@ -126,12 +126,14 @@ void add_pack(Program& program) {
   CLI::App& command =
       program.add(program.root(), "pack", "Place buffers with known lifetimes in memory",
                   [args](Console& console) { return run_pack(console, *args); });
-  command.add_option("FILE", args->file, "CSV: id,lower,upper,size; lifetimes are [lower, upper)")
+  command
+      .add_option("FILE", args->file,
+                  "CSV with the columns id,lower,upper,size; lifetimes are [lower, upper)")
       ->required();
   add_size(command, "--capacity", args->capacity,
            "stop at the first packing within it (default: as low as possible)",
            {1, std::uint64_t{packing::kNumberMax}});
-  command.add_option("--out", args->out, "where the rows go, with a column offset")
+  command.add_option("--out", args->out, "where these columns go, with a column offset")
       ->type_name("FILE");
   add_seconds(command, args->seconds, "how long to search");
   set_manual(
