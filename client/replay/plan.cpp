@@ -343,8 +343,8 @@ std::optional<StorageIndex> Plan::missing_for(std::uint32_t position) const {
 }
 
 Result<void> Plan::step_end() {
-  if (step_end_ == 0) return conflict("none of this plan's steps runs");
   if (auto ok = runtime_.check_running(); !ok) return ok;
+  if (step_end_ == 0) return conflict("none of this plan's steps runs");
   if (position_ != position_count_ || in_op_) {
     return conflict("the step ends at position " + std::to_string(position_) + " of " +
                     std::to_string(position_count_));
@@ -383,7 +383,10 @@ Result<void> Plan::step_end() {
 }
 
 Result<void> Plan::leave() {
-  if (step_end_ == 0) return conflict("none of this plan's steps runs");
+  if (step_end_ == 0) {
+    if (auto ok = runtime_.check_running(); !ok) return ok;
+    return conflict("none of this plan's steps runs");
+  }
   step_end_ = 0;
   in_op_ = false;
   return runtime_.leave_step(*this);

@@ -54,7 +54,7 @@ struct TimelineSpan {
 /// Owner: the job's thread that drives the runtime; the transfer thread sees only its replay, while
 /// it runs. write_input() may come from one other thread at a time. A call out of order is refused
 /// with kConflict and changes nothing. After a failure every call answers kUnavailable with the
-/// same text.
+/// same text, except those that only report.
 class Plan {
  public:
   /// Runtime::load().

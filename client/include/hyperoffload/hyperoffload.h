@@ -36,7 +36,8 @@
  * HO_NOT_FOUND, HO_ALREADY_EXISTS, HO_OUT_OF_RANGE, HO_CONFLICT, HO_UNSUPPORTED) changes nothing.
  * HO_UNAVAILABLE from a runtime or plan means that a node is lost that had the only home of some of
  * its values. The failure is permanent: every further call returns the same, and only ho_unload and
- * ho_close are useful.
+ * ho_close are useful. Calls that only report answer as before: ho_get_counters,
+ * ho_get_runtime_counters, ho_get_timeline, ho_write_op_times, ho_storage_of, ho_find_storage.
  *
  * Time. A call waits for transfers only where its text says so, and at most until their deadlines.
  * A piece of a transfer (a few MiB) has ho_connect_options.op_deadline_ms from when it is sent;

@@ -121,6 +121,8 @@ Failure fault_under_job(TwoNodes& nodes, const char* transport, int node, int si
     CHECK(job.wrong() == "");
     CHECK(ho_step_begin(job.plan()) == HO_UNAVAILABLE);
     CHECK(ho_sync(job.runtime()) == HO_UNAVAILABLE);
+    for (int i = 0; i < 2; ++i) CHECK(ho_leave(job.plan()) == HO_UNAVAILABLE);
+    CHECK(ho_step_end(job.plan()) == HO_UNAVAILABLE);
     cleaning = std::chrono::steady_clock::now();
   }
   seen.cleanup = std::chrono::steady_clock::now() - cleaning;
