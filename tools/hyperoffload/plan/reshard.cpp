@@ -278,10 +278,11 @@ Result<AllMoved> reshard_all(std::span<const TensorMove> tensors, const Placemen
   std::map<std::tuple<layout::Shape, std::uint64_t, std::string_view, std::string_view>, Summary>
       known;
   for (const TensorMove& tensor : tensors) {
-    const auto [at, is_new] =
+    const auto entry =
         known.try_emplace({tensor.shape, tensor.element_bytes, tensor.from, tensor.to});
+    Summary& summary = entry.first->second;
     const auto done = [&]() -> Result<void> {
-      if (!is_new) return all.add(tensor.name, at->second);
+      if (!entry.second) return all.add(tensor.name, summary);
       const auto from = read_placement(with_layout(from_words, tensor.from), division);
       if (!from) return from.error();
       const auto to = read_placement(with_layout(to_words, tensor.to), division);
@@ -291,8 +292,8 @@ Result<AllMoved> reshard_all(std::span<const TensorMove> tensors, const Placemen
           layout::reshard(*from, *to, tensor.shape,
                           {tensor.element_bytes, args.options.ranks_per_node, args.options.relays});
       if (!plan) return plan.error();
-      at->second = summary_of(*plan);
-      return all.add(tensor.name, at->second);
+      summary = summary_of(*plan);
+      return all.add(tensor.name, summary);
     }();
     if (!done) return done.error().at(args.tensors + ": tensor \"" + tensor.name + "\"");
   }
