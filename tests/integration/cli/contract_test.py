@@ -57,7 +57,7 @@ ROWS = {
     "hyperoffload analyze-programs": Row("{programs} --hardware {hardware} --out {folder}/plans",
                                          tight="{tight_programs} --hardware {hardware} --out {new}"),
     "hyperoffload verify": Row("{plan}"),
-    "hyperoffload simulate": Row("{plan}"),
+    "hyperoffload simulate": Row("{plan}", tight="{reordered} --policy on-demand-lru"),
     "hyperoffload explain": Row("{plan}"),
     "hyperoffload parallel-sweep": Row("--hardware {hardware} --devices 2 --layers 2 --hidden 64 --heads 2 --kv-heads 2 --vocab 64 --context 64"),
     "hyperoffload sweep": Row("{graph} --hardware {hardware} --device-memory 60% --bandwidth 1", outputs=("--report",)),
@@ -168,7 +168,7 @@ class Contract(unittest.TestCase):
         folder = tempfile.TemporaryDirectory(prefix="ho-contract-", dir="/var/tmp")  # /tmp may be memory, without direct I/O
         cls.addClassCleanup(folder.cleanup)
         cls.folder = pathlib.Path(folder.name)
-        cls.known = {name: str(cls.folder / name) for name in ("graph", "hardware", "plan", "trace", "csv", "config", "programs", "tight_programs")}
+        cls.known = {name: str(cls.folder / name) for name in ("graph", "hardware", "plan", "trace", "csv", "config", "programs", "tight_programs", "reordered")}
         for name, suffix in (("graph", ".json"), ("hardware", ".json"), ("programs", ".textproto"), ("tight_programs", ".textproto")):
             cls.known[name] += suffix
         cls.known.update(folder=folder.name, pool=f"unix:{folder.name}/control.sock")
@@ -181,11 +181,13 @@ class Contract(unittest.TestCase):
         pathlib.Path(cls.known["trace"]).write_bytes((CORPUS / "importers/corpus/chakra/stg").read_bytes())
         pathlib.Path(cls.known["config"]).write_text(
             f'node_name: "contract" ddr_bytes: 536870912 segment_bytes: 8388608 unix_socket: "{folder.name}/control.sock"')
-        made = run(["hyperoffload", "analyze"], cls.known["graph"], "--hardware", cls.known["hardware"], "--out",
-                   cls.known["plan"])
-        assert made.returncode == 0, made
-        made = run(["hyperoffload", "ca", "init"], cls.known["ca"])
-        assert made.returncode == 0, made
+        order = cls.folder / "order.json"  # its plan runs the last op before the large one; a policy without a plan does not
+        order.write_text('{"version":1,"storages":[{"id":1,"bytes":1000,"kind":"ACTIVATION","pinned":true},{"id":2,"bytes":2000,'
+                         '"kind":"ACTIVATION"}],"ops":[{"id":1,"writes":[1]},{"id":2,"writes":[2]},{"id":3,"reads":[1]}]}')
+        analyze = ["analyze", "--hardware", cls.known["hardware"], "--out"]
+        for line in ([*analyze, cls.known["plan"], cls.known["graph"]], ["ca", "init", cls.known["ca"]],
+                     [*analyze, cls.known["reordered"], str(order), "--device-memory", "2100"]):
+            assert (made := run(["hyperoffload"], *line)).returncode == 0, made
         cls.daemon = subprocess.Popen([PROGRAMS["hyperoffloadd"], "--config", cls.known["config"]], stderr=subprocess.DEVNULL)
         cls.addClassCleanup(cls.end_daemon)
         end = time.monotonic() + 60
