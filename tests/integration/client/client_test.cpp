@@ -209,7 +209,7 @@ TEST_CASE("client: a struct without its size, or with half a field, is refused i
     CHECK_THAT(ho_last_error(), Catch::Contains("struct_bytes is not set"));
   };
   const std::string address = nodes.address(0);
-  for (const std::size_t half : {0, 12}) {
+  for (const std::size_t half : {0U, 12U}) {
     ho_connect_options options{};
     options.struct_bytes = half;
     options.pool = address.c_str();
