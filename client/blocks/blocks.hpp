@@ -121,7 +121,7 @@ class Blocks final : public TransferSource, public std::enable_shared_from_this<
   /// Ends everything; waits for transfers, until their deadlines.
   void close();
 
-  bool feed(Mover& mover, std::uint64_t now_ticks) override;
+  bool feed(Mover& mover, const TickClock& clock) override;
   void transfer_done(Mover& mover, const TransferDone& done, const NodeWords& words,
                      std::uint64_t now_ticks) override;
   /// Its stores are those of the nodes at create().

@@ -270,7 +270,7 @@ void Blocks::detach_all(DriverIndex driver, Store& store) {
   store.segments.clear();
 }
 
-bool Blocks::feed(Mover& mover, std::uint64_t /*now_ticks*/) {
+bool Blocks::feed(Mover& mover, const TickClock& /*clock*/) {
   if (!news_.exchange(false)) return false;
   bool any = take_arrivals();
   const std::lock_guard lock(mutex_);

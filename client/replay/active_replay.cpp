@@ -88,7 +88,7 @@ bool ActiveReplay::catch_up() {
 }
 
 /// Takes in what the job did, and starts what became ready.
-bool ActiveReplay::feed(Mover& mover, std::uint64_t now_ticks) {
+bool ActiveReplay::feed(Mover& mover, const TickClock& clock) {
   if (replay_ == nullptr || replay_->failure()) return false;
   if (streams_ != nullptr) {
     if (const auto failed = streams_->failure()) {
@@ -97,7 +97,8 @@ bool ActiveReplay::feed(Mover& mover, std::uint64_t now_ticks) {
     }
   }
   bool any = catch_up();
-  any = replay_->pump(mover, now_ticks) > 0 || any;
+  // The time after that look: what an op has released was queued after the op's end.
+  any = replay_->pump(mover, clock.now()) > 0 || any;
   if (replay_->failure()) fail_for(*replay_->failure());
   if (streams_ != nullptr && streams_->news() != seen_news_) {
     seen_news_ = streams_->news();

@@ -38,7 +38,7 @@ class ActiveReplay final : public TransferSource {
   explicit ActiveReplay(DeviceStreams* streams = nullptr) : streams_(streams) {}
 
   // TransferSource: the transfer thread.
-  bool feed(Mover& mover, std::uint64_t now_ticks) override;
+  bool feed(Mover& mover, const TickClock& clock) override;
   void transfer_done(Mover& mover, const TransferDone& done, const NodeWords& words,
                      std::uint64_t now_ticks) override;
   void add_node(const std::string& label) override {

@@ -277,7 +277,7 @@ void Engine::nap(Duration limit) {
 bool Engine::turn() {
   bool busy = take_commands();
   busy |= check_faults();
-  for (const Attached& one : attached_) busy |= one.source->feed(mover_, ticks_.now());
+  for (const Attached& one : attached_) busy |= one.source->feed(mover_, ticks_);
   busy |= mover_.pump(ticks_.now()) > 0;
   busy |= take_completions();
   return busy;

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "client/transfer/mover.hpp"
+#include "client/transfer/ticks.hpp"
 
 namespace ho::client {
 
@@ -24,7 +25,7 @@ class TransferSource {
   virtual ~TransferSource() = default;
 
   /// Takes in what its job did and starts what became ready. @return whether anything happened.
-  virtual bool feed(Mover& mover, std::uint64_t now_ticks) = 0;
+  virtual bool feed(Mover& mover, const TickClock& clock) = 0;
   /// A transfer of its own ended; `words` are of done.node, filled where done.code is an error.
   virtual void transfer_done(Mover& mover, const TransferDone& done, const NodeWords& words,
                              std::uint64_t now_ticks) = 0;

@@ -247,7 +247,7 @@ TEST_CASE("engine: a job that waits in a step not yet taken is not stuck") {
   active.steps_begun.store(1);
   active.waiting.store(true);
   CHECK_FALSE(active.stuck());  // the replay has not seen the step yet
-  CHECK(active.feed(mover, 1));
+  CHECK(active.feed(mover, client::TickClock()));
   CHECK_FALSE(active.stuck());  // the prefetch is under way
   mover.cancel(1);              // no transfer and nothing left to start: the job hangs
   client::TransferDone done[1];
