@@ -8,14 +8,13 @@
 #include <optional>
 #include <set>
 #include <span>
-#include <system_error>
 #include <thread>
 #include <utility>
 
+#include "client/pool/on_threads.hpp"
 #include "common/base/check.hpp"
 #include "common/base/checksum.hpp"
 #include "common/base/log.hpp"
-#include "common/base/signals.hpp"
 
 namespace ho::client {
 
@@ -259,7 +258,7 @@ Result<void> Relays::try_read() {
   std::atomic<std::size_t> next{0};
   std::mutex mutex;
   Result<void> outcome;
-  const auto work = [&] {
+  on_threads(std::min(groups_.size(), kThreads), [&] {
     for (std::size_t i = next++; i < groups_.size(); i = next++) {
       auto done = share(groups_[i], again);
       if (done) continue;
@@ -267,21 +266,7 @@ Result<void> Relays::try_read() {
       const std::lock_guard guard(mutex);
       if (outcome) outcome = std::move(done);
     }
-  };
-  std::vector<std::thread> others;
-  {
-    // Signals of the host program must not run on these threads.
-    const SignalsBlocked blocked;
-    try {
-      for (std::size_t i = 1; i < std::min(groups_.size(), kThreads); ++i) {
-        others.emplace_back(work);
-      }
-    } catch (const std::system_error&) {
-      // The system gives no thread: this one takes all groups that are left.
-    }
-  }
-  work();
-  for (std::thread& one : others) one.join();
+  });
   return outcome;
 }
 

@@ -5,14 +5,12 @@
 #include <numeric>
 #include <optional>
 #include <set>
-#include <system_error>
-#include <thread>
 #include <utility>
 
 #include "client/pool/client_control.hpp"
+#include "client/pool/on_threads.hpp"
 #include "common/base/check.hpp"
 #include "common/base/log.hpp"
-#include "common/base/signals.hpp"
 #include "common/base/units.hpp"
 
 namespace ho::client {
@@ -148,24 +146,11 @@ std::vector<Result<NodeSession>> Sessions::dial_nodes(
     const std::vector<const NodeInfo*>& nodes) const {
   std::vector<Result<NodeSession>> dialed(nodes.size(), Error(Errc::kCanceled, ""));
   std::atomic<std::size_t> next{0};
-  const auto work = [&] {
+  on_threads(std::min(nodes.size(), kDialersMax), [&] {
     for (std::size_t i = next++; i < nodes.size(); i = next++) {
       dialed[i] = dial_node(*nodes[i], kConnectTimeout);
     }
-  };
-  std::vector<std::thread> others;
-  {
-    const SignalsBlocked blocked;
-    try {
-      for (std::size_t i = 1; i < std::min(nodes.size(), kDialersMax); ++i) {
-        others.emplace_back(work);
-      }
-    } catch (const std::system_error&) {
-      // The system gives no more threads: those that there are connect all nodes.
-    }
-  }
-  work();
-  for (std::thread& one : others) one.join();
+  });
   return dialed;
 }
 

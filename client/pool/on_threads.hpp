@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "common/base/signals.hpp"
+
+namespace ho::client {
+
+/// Calls `work` on this thread and `count` - 1 others at a time, or on as many as the system gives.
+/// Returns when all have ended. Signals of the host program do not run on the others. `work` shares
+/// out what there is to do, so that fewer threads do all of it; it does not throw.
+inline void on_threads(std::size_t count, const std::function<void()>& work) {
+  std::vector<std::thread> others;
+  {
+    const SignalsBlocked blocked;
+    try {
+      while (others.size() + 1 < count) others.emplace_back(work);
+    } catch (const std::system_error&) {
+      // No more threads: those that there are do it.
+    }
+  }
+  work();
+  for (std::thread& one : others) one.join();
+}
+
+}  // namespace ho::client
