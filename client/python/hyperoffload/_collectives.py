@@ -45,8 +45,10 @@ def wait_for(work):
     raises that; for a functional collective this one does, since PyTorch tells only the first."""
     if isinstance(work, torch.Tensor):
         disabled = torch._C._DisableTorchDispatch()  # as long as it exists: the script does not call this
-        torch.ops._c10d_functional.wait_tensor(work)
-        del disabled
+        try:
+            torch.ops._c10d_functional.wait_tensor(work)
+        finally:
+            del disabled  # also where an error keeps this frame
         return
     with contextlib.suppress(RuntimeError):
         work._get_method("wait")()

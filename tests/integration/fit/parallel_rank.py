@@ -7,6 +7,7 @@ variables say which rank this is.
 
 import contextlib
 import json
+import os
 import pathlib
 import sys
 import time
@@ -100,6 +101,23 @@ def functional(model, ranks):
     begun.sum()
 
 
+def functional_until_one_ends(model, ranks):
+    """In the third step the last rank ends, while the others wait for a sum: they say so, or end with 0."""
+    functional_until_one_ends.steps += 1
+    if functional_until_one_ends.steps < 3:
+        functional(model, ranks)
+        return
+    if distributed.get_rank() == ranks - 1:
+        time.sleep(0.5)
+        os._exit(3)
+    begun = _functional_collectives.all_reduce(model.head.weight.grad, "sum", distributed.group.WORLD)
+    begun.sum()
+    os._exit(0)
+
+
+functional_until_one_ends.steps = 0
+
+
 def of_whole_parameters(model, ranks):
     for parameter in model.parameters():
         gradient = parameter.grad
@@ -164,6 +182,7 @@ WAYS = {
     "coalesced": (coalesced, None),
     "p2p": (from_first_to_last, None),
     "functional": (functional, None),
+    "functional, one ends": (functional_until_one_ends, None),
     "fsdp": (lambda *_: None, None),
     "tensor": (of_whole_parameters, None),
     "ddp": (lambda *_: None, {"bucket_cap_mb": 0.25}),

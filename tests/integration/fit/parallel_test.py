@@ -103,6 +103,15 @@ class Parallel(support.WithDaemon):
         self.needs_2()
         self.check_planned("functional")
 
+    def test_an_error_of_a_functional_collective_comes_up(self):
+        self.needs_2()
+        (first, out, said), (last, _, _) = self.start("functional, one ends", 2, [self.pool] * 2)
+        self.assertEqual(last.wait(timeout=300), 3)
+        self.assertEqual(first.wait(timeout=300), 1)
+        self.assertFalse(out.exists())
+        said.seek(0)
+        self.assertRegex(said.read(), "RuntimeError: .*closed by peer|RuntimeError: .*[Cc]onnection")
+
     def test_divided_matrices_run_under_the_plan(self):
         self.needs_2()
         self.check_planned("tensor")
