@@ -162,13 +162,10 @@ int follow(Console& console, const PoolView& pool, const EventsOptions& options)
     std::vector<Row> rows = rows_of(answers, options.kinds);
     if (first) cut_to(rows, options.last);
     for (const Row& row : rows) {
-      if (!console.json()) {
-        console.print(to_line(row));
-        continue;
-      }
       JsonWriter json;
-      add_json(row, json);
-      console.print(json.text());
+      if (console.json()) add_json(row, json);
+      console.print(console.json() ? json.text() : to_line(row));
+      if (!console.flush()) break;  // line by line, so that Ctrl-C cuts none off
     }
     for (const auto& one : answers) {
       const std::string why = one.answer ? "" : one.answer.error().message();
