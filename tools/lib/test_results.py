@@ -10,9 +10,9 @@ from pathlib import Path
 
 
 def reason_of(case):
-    """What a skipped test says: a line "SKIPPED: why", or unittest's and a script's "skipped: why"."""
+    """What a skipped test says: "SKIPPED: why", which may follow unittest's dots, or unittest's and a script's "skipped: why"."""
     text = "\n".join(case.itertext())
-    found = re.search(r"^SKIPPED: (.*)", text, re.MULTILINE) or re.search(r"\bskipped:? '?(.*?)'?$", text, re.MULTILINE)
+    found = re.search(r"SKIPPED: (.*)", text) or re.search(r"\bskipped:? '?(.*?)'?$", text, re.MULTILINE)
     return found.group(1).strip() if found else "(no reason)"
 
 

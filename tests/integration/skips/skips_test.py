@@ -17,7 +17,7 @@ del sys.argv[1:4]
 TIMEOUT_S = 120
 CASES = """
 class Cases(unittest.TestCase):
-    def test_that_runs(self): pass
+    def test_one_that_runs(self): pass
     def test_that_does_not(self): {}
 if __name__ == "__main__": unittest.main()
 """
