@@ -233,20 +233,21 @@ std::int32_t ExactSearch::lowest_top_beneath(std::uint32_t item, std::int32_t la
 /// For each section: stacks all items from their lowest offsets upwards, and checks the capacity.
 bool ExactSearch::stacks_fit(const std::vector<Entry>& items) {
   std::fill(stack_.begin(), stack_.end(), 0);
+  std::int32_t* const stack = stack_.data();
   for (const auto& [i, low] : items) {
     const Item& item = instance_.items[i];
     const std::int32_t size = size_[i];
-    std::int32_t highest = 0;
-    std::int32_t* const stack = stack_.data();
-    for (std::uint32_t k = item.first.begin; k < item.first.end; ++k) {
-      stack[k] = std::max(stack[k], low) + size;
-      highest = std::max(highest, stack[k]);
-    }
-    for (std::uint32_t k = 0; k < item.second.end; ++k) {
-      stack[k] = std::max(stack[k], low) + size;
-      highest = std::max(highest, stack[k]);
-    }
-    if (highest > capacity_) return false;
+    const auto raise = [stack, low, size](std::uint32_t begin, std::uint32_t end) {
+      std::int32_t highest = 0;
+      for (std::uint32_t k = begin; k < end; ++k) {
+        const std::int32_t top = (stack[k] < low ? low : stack[k]) + size;
+        stack[k] = top;
+        highest = highest < top ? top : highest;
+      }
+      return highest;
+    };
+    if (raise(item.first.begin, item.first.end) > capacity_) return false;
+    if (raise(0, item.second.end) > capacity_) return false;
   }
   return true;
 }
@@ -276,9 +277,9 @@ std::size_t ExactSearch::find_groups(const std::vector<Entry>& items) {
     const std::uint32_t end = group_[instance_.sections - 1];
     for (auto& g : group_) g = g == end ? 0 : g;
   }
-  const std::uint32_t first = group_[instance_.items[items.front().item].first.begin];
+  group_here_ = group_[instance_.items[items.front().item].first.begin];
   const bool one = std::all_of(items.begin(), items.end(), [&](const Entry& e) {
-    return group_[instance_.items[e.item].first.begin] == first;
+    return group_[instance_.items[e.item].first.begin] == group_here_;
   });
   return one ? 1 : 2;
 }
@@ -295,18 +296,13 @@ std::uint64_t ExactSearch::key_of(const std::vector<Entry>& items, std::int32_t 
   return key | 1U;  // 0 marks an empty slot
 }
 
+/// After find_groups(): all items of the frame are in one group.
 void ExactSearch::list_candidates(Frame& frame) {
   std::int32_t highest = std::numeric_limits<std::int32_t>::max();
   std::int32_t fullest = 0;
   for (const auto& [i, least] : frame.items) highest = std::min(highest, real_[i] + size_[i] - 1);
-  for (const auto& [i, least] : frame.items) {
-    const Item& item = instance_.items[i];
-    for (std::uint32_t k = item.first.begin; k < item.first.end; ++k) {
-      fullest = std::max(fullest, remaining_[k]);
-    }
-    for (std::uint32_t k = 0; k < item.second.end; ++k) {
-      fullest = std::max(fullest, remaining_[k]);
-    }
+  for (std::uint32_t k = 0; k < instance_.sections; ++k) {
+    if (group_[k] == group_here_) fullest = std::max(fullest, remaining_[k]);
   }
   highest = std::min(highest, capacity_ - fullest);
   frame.candidates.clear();

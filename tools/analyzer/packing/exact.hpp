@@ -105,6 +105,7 @@ class ExactSearch {
   std::vector<std::int32_t> stack_;      ///< per section, scratch
   std::vector<std::int32_t> crossing_;   ///< per section, scratch
   std::vector<std::uint32_t> group_;     ///< per section, scratch
+  std::uint32_t group_here_ = 0;         ///< of the first item that find_groups() saw
   std::vector<Change> changes_;
   std::vector<std::uint32_t> placed_order_;
   std::vector<Frame> frames_;
