@@ -21,7 +21,7 @@ constexpr std::uint64_t kLargeBytes = 4 * kMiB;
 constexpr std::uint64_t kSmallBytes = 4 * kKiB;
 constexpr std::size_t kInFlight = 2;  ///< in each direction
 constexpr int kRuns = 9;
-constexpr std::uint64_t kLeastBytes = 2 * kInFlight * kLargeBytes;  // smallest area
+constexpr std::uint64_t kLeastBytes = kMiB;  ///< smallest area; what is less is not worth a tier
 
 enum class Direction : std::uint8_t { kRead, kWrite };
 
@@ -39,7 +39,10 @@ class Area {
  public:
   /// @param nodes  that the pool memory is taken from
   Area(ho_pool* pool, ho_nearness nodes, std::uint64_t bytes)
-      : pool_(pool), nodes_(nodes), bytes_(bytes) {}
+      : pool_(pool),
+        nodes_(nodes),
+        bytes_(bytes),
+        large_bytes_(std::min(kLargeBytes, bytes / (2 * kInFlight) / kSmallBytes * kSmallBytes)) {}
   Area(const Area&) = delete;
   Area& operator=(const Area&) = delete;
   ~Area() {
@@ -70,6 +73,9 @@ class Area {
     if (status != HO_OK) return pool_error(status, "starting a transfer");
     return wait(ticket);
   }
+
+  /// Bytes of a large transfer: kLargeBytes, or less where those in flight would overlap.
+  [[nodiscard]] std::uint64_t large_bytes() const { return large_bytes_; }
 
   [[nodiscard]] Result<std::uint64_t> start(Direction direction, std::uint64_t length_bytes) {
     // Each direction has its own half, so that nothing is read while it is written.
@@ -115,6 +121,7 @@ class Area {
   ho_pool* pool_;
   const ho_nearness nodes_;
   const std::uint64_t bytes_;
+  const std::uint64_t large_bytes_;
   std::vector<std::byte> host_;
   ho_allocation* memory_ = nullptr;
   ho_flash* flash_ = nullptr;
@@ -136,7 +143,7 @@ class LargeRun {
   [[nodiscard]] Result<BothWays> run(Duration time, const Clock& clock) {
     for (Way* const way : {&read_, &write_}) {
       for (auto& ticket : way->tickets) {
-        const auto started = area_.start(way->direction, kLargeBytes);
+        const auto started = area_.start(way->direction, area_.large_bytes());
         if (!started) return started.error();
         ticket = *started;
       }
@@ -172,8 +179,8 @@ class LargeRun {
     for (std::size_t i = 0; i < kInFlight && ended; ++i) {
       const auto waited = area_.wait(way.tickets[way.oldest]);
       if (!waited) return waited;
-      way.moved_bytes += kLargeBytes;
-      const auto started = area_.start(way.direction, kLargeBytes);
+      way.moved_bytes += area_.large_bytes();
+      const auto started = area_.start(way.direction, area_.large_bytes());
       if (!started) return started.error();
       way.tickets[way.oldest] = *started;
       way.oldest = (way.oldest + 1) % kInFlight;
@@ -274,7 +281,7 @@ Duration profile_time(double limit_bytes_per_s) {
 
 Result<Hardware> measure_profile(ho_pool* pool, const ProfileOptions& options) {
   if (options.area_bytes < kLeastBytes) {
-    return Error(Errc::kInvalidArgument, "area_bytes: at least 16 MiB");
+    return Error(Errc::kInvalidArgument, "area_bytes: at least 1 MiB");
   }
   const SteadyClock clock;
   Hardware hardware;

@@ -21,7 +21,7 @@ struct ProfileOptions {
   std::string name = "measured";
   std::uint64_t device_bytes = 0;         ///< copied into the result
   std::uint64_t capacity_bytes = 0;       ///< of DDR to plan with; 0: what is free
-  std::uint64_t area_bytes = 64U << 20U;  ///< pool and host memory walked through; >= 16 MiB
+  std::uint64_t area_bytes = 64U << 20U;  ///< pool and host memory walked through; >= 1 MiB
   bool flash = false;                     ///< measured too, where the pool has some
   /// Told why flash cannot be measured; the result has none then. Empty: that is an error.
   std::function<void(const Error&)> flash_left_out = {};
@@ -36,10 +36,11 @@ struct ProfileOptions {
 /// Nodes reached over `local` fill local_ddr and all others remote_ddr, each with the part of
 /// capacity_bytes that it has free. The device ports stay empty. Scratch flash of one
 /// node, area_bytes of it or what a node has, serves to measure the links between flash and DDR.
-/// bytes_per_s is the median of short runs of 4 MiB transfers, two in flight in each direction at
-/// the same time: a plan assumes independent directions, though one thread may carry both (local)
-/// or one wire. latency_ns is the median time of a single 4 KiB transfer, less the time of its
-/// bytes at that rate. Other users of the links falsify the result.
+/// bytes_per_s is the median of short runs of 4 MiB transfers (smaller ones where less than 32 MiB
+/// are free), two in flight in each direction at the same time: a plan assumes independent
+/// directions, though one thread may carry both (local) or one wire. latency_ns is the median time
+/// of a single 4 KiB transfer, less the time of its bytes at that rate. Other users of the links
+/// falsify the result.
 /// @return the error of ho_allocate, ho_register or a transfer.
 [[nodiscard]] Result<Hardware> measure_profile(ho_pool* pool, const ProfileOptions& options);
 
