@@ -4,6 +4,7 @@
 
 #include "common/base/json.hpp"
 #include "common/cli/layout.hpp"
+#include "common/schedule/other_graph.hpp"
 #include "common/schedule/validate.hpp"
 #include "proto/files/convert.hpp"
 #include "tools/hyperoffload/command.hpp"
@@ -54,12 +55,8 @@ int run_verify(Console& console, const VerifyArguments& args) {
   if (!args.graph.empty()) {
     auto graph = read_graph_file(args.graph);
     if (!graph) return console.refuse(graph.error());
-    if (fingerprint(*graph) != plan->graph_fingerprint) {
-      return answer(
-          console, args,
-          schedule::Violation{"other-graph", "the schedule of graph " + plan->graph_name,
-                              "graph " + graph->name + " in " + args.graph,
-                              "The schedule was planned for a graph with other content."});
+    if (const auto other = schedule::find_other_graph(*plan, *graph)) {
+      return answer(console, args, other);
     }
   }
   return answer(console, args, schedule::validate(*plan));
