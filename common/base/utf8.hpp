@@ -12,4 +12,8 @@ namespace ho {
 /// The longest well-formed prefix of `text` of at most `bytes_max` bytes.
 [[nodiscard]] std::string_view utf8_prefix(std::string_view text, std::size_t bytes_max);
 
+[[nodiscard]] inline bool is_utf8(std::string_view text) {
+  return utf8_prefix(text, text.size()).size() == text.size();
+}
+
 }  // namespace ho

@@ -6,6 +6,8 @@
 #include <optional>
 #include <vector>
 
+#include "common/base/utf8.hpp"
+
 namespace ho {
 
 namespace {
@@ -46,6 +48,12 @@ std::optional<std::uint32_t> repeated_id(const Elements& elements) {
   return *at;
 }
 
+/// Files hold names in UTF-8: one with others could not be read back.
+Result<void> check_text(std::string_view field, std::string_view text) {
+  if (is_utf8(text)) return {};
+  return bad_input(std::string(field) + ": not UTF-8");
+}
+
 Result<void> check_storages(const Graph& graph) {
   if (const auto id = repeated_id(graph.storages)) {
     return bad_input(twice("storages", *id));
@@ -56,6 +64,9 @@ Result<void> check_storages(const Graph& graph) {
     const auto fail = [&storage](const std::string& reason) {
       return bad_input(describe(storage) + ": " + reason);
     };
+    if (auto name = check_text("name", storage.name); !name) {
+      return name.error().at(describe(storage));
+    }
     if (storage.bytes == 0) return fail("bytes: must be at least 1");
     if (storage.bytes > kBytesMax) {
       return fail("bytes: " + std::to_string(storage.bytes) + " is more than 2^50");
@@ -100,6 +111,8 @@ class OpChecker {
  private:
   Result<void> check(std::size_t i) {
     const Op& op = graph_.ops[i];
+    if (auto name = check_text("name", op.name); !name) return name;
+    if (auto phase = check_text("phase", op.phase); !phase) return phase;
     const auto sum = duration_ns_ + std::min(op.duration_ns, kDurationNsMax);
     if (op.duration_ns > kDurationNsMax || sum > kDurationNsMax) {
       return bad_input("duration_ns: the sum of all durations is more than 2^62");
@@ -289,6 +302,7 @@ Result<void> check_graph(const Graph& graph) {
   if (graph.ops.size() > UINT32_MAX / 4 || graph.storages.size() > UINT32_MAX / 4) {
     return bad_input("more than 2^30 ops or storages");
   }
+  if (auto name = check_text("name", graph.name); !name) return name;
   if (const auto id = repeated_id(graph.ops)) {
     return bad_input(twice("ops", *id));
   }

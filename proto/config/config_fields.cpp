@@ -29,10 +29,6 @@ void for_each_value(const Message& message, const FieldDescriptor& field, Visit 
   for (int i = 0; i < count; ++i) visit(i);
 }
 
-bool is_utf8(const std::string& text) {
-  return utf8_prefix(text, text.size()).size() == text.size();
-}
-
 bool has_utf8_only(const Message& message, const FieldDescriptor& field) {
   const auto& reflection = *message.GetReflection();
   bool all = true;

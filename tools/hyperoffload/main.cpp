@@ -1,3 +1,5 @@
+#include <google/protobuf/stubs/logging.h>
+
 #include <cstdlib>
 #include <string>
 
@@ -16,6 +18,7 @@ std::string environment(const char* name, const char* otherwise) {
 
 int main(int argc, char** argv) {
   ho::open_standard_streams();
+  google::protobuf::SetLogHandler(nullptr);  // our own errors say what is wrong, one line each
   ho::cli::Program program(
       "hyperoffload",
       "Plans what leaves device memory, looks at the pool that it goes to, and "

@@ -99,6 +99,12 @@ TEST_CASE("check_graph: a graph that a job builds obeys the same rules") {
         "op 2 (\"b\"): after: names the op itself: a cycle");
   CHECK(error_after([](Graph& g) { g.storages[1].bytes = 0; }) ==
         "storage 2 (\"a\"): bytes: must be at least 1");
+  CHECK(error_after([](Graph& g) { g.name = "\xff"; }) == "name: not UTF-8");
+  CHECK(error_after([](Graph& g) { g.storages[0].name = "w\xff"; }).find("name: not UTF-8") !=
+        std::string::npos);
+  CHECK(error_after([](Graph& g) { g.ops[0].name = "f\xff"; }).find("name: not UTF-8") !=
+        std::string::npos);
+  CHECK(error_after([](Graph& g) { g.ops[0].phase = "\xc3"; }) == "op 1 (\"f\"): phase: not UTF-8");
   CHECK(error_after([](Graph& g) { g.storages[0].persistent = false; }) != "");
   CHECK(error_after([](Graph& g) { g.storages[0].kind = static_cast<StorageKind>(9); }) != "");
   CHECK(error_after([](Graph& g) { g.ops.clear(); }) == "ops: the graph has none");

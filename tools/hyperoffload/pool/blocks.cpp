@@ -90,7 +90,7 @@ struct ClearOptions : PoolOptions {
 
 /// Asks every node. A node that does not know the tenant has none of its blocks.
 int run_clear(Console& console, const ClearOptions& options) {
-  if (utf8_prefix(options.tenant, options.tenant.size()) != options.tenant) {
+  if (!is_utf8(options.tenant)) {
     return console.refuse(Error(Errc::kInvalidArgument, "--tenant is not UTF-8"));
   }
   const TimePoint deadline = SteadyClock().now() + options.timeout;
