@@ -173,9 +173,11 @@ void Emitter::emit_moves() {
     if (gap.dead) continue;
     const std::uint64_t offset = out_.access_offset[access_at(gap.storage, gap.to)];
     CacheOp op = whole(CacheOpKind::kPrefetch, gap.storage, offset);
-    const std::int64_t after = position_of(decisions_.fetch_from[g]) - 1;
-    const std::int64_t step = std::max<std::int64_t>(0, step_of(after, n_));
-    if (after >= 0) op.after_position = Position(static_cast<std::uint32_t>(after % n_));
+    const std::int64_t begin = position_of(decisions_.fetch_from[g]);
+    const std::int64_t step = std::max<std::int64_t>(0, step_of_fetch(gap.storage, begin));
+    if (begin > 0 && !begins_with_step(gap.storage, begin)) {
+      op.after_position = Position(static_cast<std::uint32_t>((begin - 1) % n_));
+    }
     op.before_position = Position(static_cast<std::uint32_t>(gap.to % n_));
     op.before_next_step = step_of(gap.to, n_) > step;
     if (!gap.mandatory) op.after_cache_ops.push_back({CacheOpIndex(detach_of_[g]), step == 1});
@@ -215,8 +217,8 @@ void Emitter::wait_for_release(const Residence& owner, std::int64_t owner_lap,
     return;
   }
   const std::int64_t begin = position_of(next.begin);
-  const bool at_step_begin = life_.gaps[next.arrives].mandatory && begin == 0;
-  const std::int64_t step = next_lap + (at_step_begin ? 0 : step_of(begin - 1, n_));
+  const bool supplied = life_.gaps[next.arrives].mandatory && begin == 0;
+  const std::int64_t step = next_lap + (supplied ? 0 : step_of_fetch(next.storage, begin));
   if (step - released > 1) {
     block(detach, 1, n_ - 1);
     return;

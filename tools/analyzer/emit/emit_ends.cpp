@@ -27,7 +27,8 @@ struct Emitter::FirstUse {
 bool Emitter::begins_on_device(std::uint32_t storage) const {
   const std::uint32_t wrap = life_.gap_begin[storage + 1] - 1;
   if (!decisions_.moved[wrap]) return true;
-  return fetch_of_[wrap] != kNone && position_of(decisions_.fetch_from[wrap]) <= n_;
+  return fetch_of_[wrap] != kNone &&
+         step_of_fetch(storage, position_of(decisions_.fetch_from[wrap])) <= 0;
 }
 
 /// Values of the prologue, in the order in which they are needed.

@@ -173,7 +173,7 @@ void Emitter::emit_stage_in(std::uint32_t g) {
     wait_for(stage_out_of_[gap.version], gap.written < 0 ? -1 : 0, stage_in_of_[g], step);
   }
   wait_for(stage_in_of_[g], step, fetch_of_[g],
-           step_of(position_of(decisions_.fetch_from[g]) - 1, n_));
+           step_of_fetch(gap.storage, position_of(decisions_.fetch_from[g])));
 }
 
 /// A writer of bytes of local DDR waits for the transfers that read them last.
@@ -181,7 +181,8 @@ void Emitter::emit_order_of_slots() {
   for (DdrStay& stay : ddr_stays_) {
     if (stay.slot != kNone) continue;
     stay.begins = store_of_[stay.begins];
-    const std::int64_t step = step_of(position_of(decisions_.fetch_from[stay.last_fetch]) - 1, n_);
+    const std::int64_t step = step_of_fetch(life_.gaps[stay.last_fetch].storage,
+                                            position_of(decisions_.fetch_from[stay.last_fetch]));
     stay.releases.push_back({fetch_of_[stay.last_fetch], step});
   }
   std::vector<std::uint32_t> stay_of(staging_.slots.size(), kNone);

@@ -149,6 +149,15 @@ class Emitter {
   void sort_list();
   [[nodiscard]] schedule::CacheOp whole(schedule::CacheOpKind kind, std::uint32_t storage,
                                         std::uint64_t offset) const;
+  /// Whether a Prefetch whose bytes are held from position `begin` on belongs to the step that
+  /// begins there: then its step's INPUTs pass it, if they are needed before.
+  [[nodiscard]] bool begins_with_step(std::uint32_t storage, std::int64_t begin) const {
+    return begin % n_ == 0 && !on_flash(storage);
+  }
+  /// The step of this Prefetch: that of the op that it starts after.
+  [[nodiscard]] std::int64_t step_of_fetch(std::uint32_t storage, std::int64_t begin) const {
+    return step_of(begins_with_step(storage, begin) ? begin : begin - 1, n_);
+  }
   [[nodiscard]] bool on_flash(std::uint32_t storage) const {
     return staging_.active() && staging_.on_flash[storage] != 0;
   }
