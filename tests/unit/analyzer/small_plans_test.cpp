@@ -63,6 +63,24 @@ TEST_CASE("small plans: among values needed at the same time the better one leav
   CHECK(plan_small("order-of-leaving", 983'040).prediction.step_ns <= 47'000);
 }
 
+TEST_CASE("small plans: an INPUT passes fetches that are needed later in its step") {
+  // The link alone takes as long.
+  CHECK(plan_small("input-before-fetches", 1'061'683).prediction.step_ns == 327'682);
+}
+
+TEST_CASE("small plans: what a plan with recompute still moves is run again, too") {
+  const auto less = plan_small("more-run-again", 2'758'246);
+  const auto more = plan_small("more-run-again", 2'970'419);
+  CHECK(more.prediction.step_ns <= less.prediction.step_ns);
+  CHECK(more.prediction.recomputed_ops > 1);
+}
+
+TEST_CASE("small plans: a plan for less memory is taken where it is shorter") {
+  const auto less = plan_small("shorter-with-less", 2'532'966);
+  const auto more = plan_small("shorter-with-less", 2'849'587);
+  CHECK(more.prediction.step_ns <= less.prediction.step_ns);
+}
+
 TEST_CASE("small plans: bytes below the alignment change nothing") {
   const auto small = plan_small("order-of-leaving", 983'040);
   CHECK(plan_small("order-of-leaving", 983'040 + 63).prediction.step_ns ==

@@ -20,6 +20,8 @@ constexpr std::int64_t kWorthPermille = 950;
 constexpr std::size_t kOrdersPlannedMax = 6;
 /// So many lists more are planned of small steps.
 constexpr std::size_t kOrdersOfSmallSteps = 2;
+/// So many rounds of running more ops again follow the first in small steps.
+constexpr std::size_t kRoundsOfSmallSteps = 3;
 /// Shares of what could be run again that are tried, in 1/16.
 constexpr std::size_t kShares[] = {1, 2, 4, 8, 16};
 
@@ -61,6 +63,16 @@ class Search {
   }
 
   std::vector<Arrangement> run() {
+    std::vector<Arrangement> found = find();
+    Arrangement& best = *std::min_element(
+        found.begin(), found.end(),
+        [](const auto& a, const auto& b) { return a.plan.step_ns < b.plan.step_ns; });
+    best.plan = plan_small_on_less(input(best), std::move(best.plan));
+    return found;
+  }
+
+ private:
+  std::vector<Arrangement> find() {
     std::vector<Arrangement> found;
     found.push_back(arrangement_of(make(program_order(graph_))));
     const Plan& original = found.front().plan;
@@ -75,6 +87,15 @@ class Search {
     const bool small = found.front().life.accesses.size() <= kSmallUses;
     const bool any_will_do = original.infeasible.has_value();
     if (best.list != found.front().list) found.push_back(arrangement_of(std::move(best)));
+    // What a plan of the new list still moves may be run again, too.
+    for (std::size_t i = 0; small && i < kRoundsOfSmallSteps && i + 2 == found.size(); ++i) {
+      const Arrangement& last = found.back();
+      if (last.plan.infeasible) break;
+      Trial next = make(last.list, last.weighed);
+      next.step_ns = last.plan.step_ns;
+      try_recompute(next, make(last.list, last.weighed), last.plan);
+      if (next.list != last.list) found.push_back(arrangement_of(std::move(next)));
+    }
     std::stable_sort(refused_.begin(), refused_.end(),
                      [](const auto& a, const auto& b) { return a.step_ns < b.step_ns; });
     std::size_t more = any_will_do ? kOrdersPlannedMax : small ? kOrdersOfSmallSteps : 0;
@@ -90,8 +111,6 @@ class Search {
     for (Arrangement& each : found) each.weighed = with_chosen(weighed_, each.weighed);
     return found;
   }
-
- private:
   [[nodiscard]] Trial make(OpList list, std::vector<RunAgain> again = {}) const {
     Trial out;
     out.graph = arranged(graph_, list);
@@ -109,11 +128,14 @@ class Search {
                     std::move(trial.life),
                     {},
                     std::move(trial.again)};
-    PlanInput step = input(out.graph, out.life);
-    // The bound is of program order: another one may be shorter.
-    if (out.list != program_order(graph_)) step.bound_ns = compute_ns_;
-    out.plan = plan(step);
+    out.plan = plan(input(out));
     return out;
+  }
+  [[nodiscard]] PlanInput input(const Arrangement& of) const {
+    PlanInput step = input(of.graph, of.life);
+    // The bound is of program order: another one may be shorter.
+    if (of.list != program_order(graph_)) step.bound_ns = compute_ns_;
+    return step;
   }
   /// Replaces `best` where `list` gives a shorter step, or the same with fewer moved ops.
   bool attempt(Trial& best, OpList list, std::vector<RunAgain> again = {}) {
@@ -192,6 +214,7 @@ class Search {
     };
     if (planned) {
       for (const Regain& r : found) {
+        if (!from.again.empty()) break;  // weighed before
         weighed_.push_back(record(r, r.cost_ns >= r.saved_ns ? RunAgain::Outcome::kSlower
                                                              : RunAgain::Outcome::kNotShorter));
       }
@@ -205,7 +228,7 @@ class Search {
       const std::size_t count = (found.size() * share + 15) / 16;
       if (count == last) continue;
       last = count;
-      std::vector<RunAgain> again;
+      std::vector<RunAgain> again = from.again;
       for (std::size_t i = 0; i < count; ++i) {
         again.push_back(record(found[i], RunAgain::Outcome::kChosen));
       }

@@ -42,6 +42,8 @@ constexpr std::uint64_t kHeldOfLarge = 1024;  ///< share of the budget
 /// What a smaller device can hold, this one can, and packing may waste less: rooms that are tried,
 /// smaller than the budget by one part of so many.
 constexpr std::uint64_t kLessRoom[] = {64, 32, 16, 8};
+/// Small steps are also planned for a budget that is smaller by one part of so many.
+constexpr std::uint64_t kLessOfSmallSteps = 16;
 
 /// A plan may be shorter than its play, but not by more than this share.
 constexpr std::int64_t kPlayedLonger = 50;
@@ -56,11 +58,21 @@ constexpr std::size_t kTriesMax = 400;
 constexpr int kVariedSteps = 6;  ///< played in each pass of them
 constexpr std::uint64_t kGapRules = 3;
 
+bool is_close(const PlanInput& input, const Plan& plan) {
+  if (input.enough_ns > 0 && plan.step_ns <= input.enough_ns) return true;
+  return static_cast<double>(plan.step_ns) <= static_cast<double>(input.bound_ns) * kCloseEnough;
+}
+
 /// Plans one step. Run once.
 class Planner {
  public:
   explicit Planner(const PlanInput& input) : in_(input), maker_(input) {}
   Plan run();
+  /// Nothing if this budget has no plan; no smaller one is tried then.
+  std::optional<Plan> shortest() {
+    std::vector<std::uint64_t> unused;
+    return search(unused);
+  }
 
  private:
   using Links = PlanMaker::Links;
@@ -89,9 +101,7 @@ class Planner {
     return in_.enough_ns > 0 && step_ns > in_.enough_ns + in_.enough_ns / kPlayedLonger;
   }
   [[nodiscard]] bool close() const {
-    if (search_ == Search::kFirst && best_.step_ns != INT64_MAX) return true;
-    if (in_.enough_ns > 0 && best_.step_ns <= in_.enough_ns) return true;
-    return static_cast<double>(best_.step_ns) <= static_cast<double>(in_.bound_ns) * kCloseEnough;
+    return (search_ == Search::kFirst && best_.step_ns != INT64_MAX) || is_close(in_, best_);
   }
 
   const PlanInput& in_;
@@ -351,7 +361,7 @@ Plan Planner::run() {
     auto any = Planner(smaller).search(unused, Search::kAny);
     if (!any) continue;
     if (in_.lifetimes.accesses.size() > kSmallUses) return *std::move(any);
-    auto shortest = Planner(smaller).search(unused);
+    auto shortest = Planner(smaller).shortest();
     return shortest ? *std::move(shortest) : *std::move(any);
   }
   best_.infeasible = why_not(home_bytes);
@@ -369,6 +379,16 @@ Infeasible Planner::why_not(const std::vector<std::uint64_t>& home_bytes) const 
 }  // namespace
 
 Plan plan(const PlanInput& input) { return Planner(input).run(); }
+
+Plan plan_small_on_less(const PlanInput& input, Plan found) {
+  const bool small = input.lifetimes.accesses.size() <= kSmallUses;
+  if (found.infeasible || !small || is_close(input, found)) return found;
+  PlanInput smaller = input;
+  smaller.budget_bytes -= smaller.budget_bytes / kLessOfSmallSteps;
+  if (impossible(smaller)) return found;
+  auto other = Planner(smaller).shortest();
+  return other && other->step_ns < found.step_ns ? *std::move(other) : std::move(found);
+}
 
 std::int64_t played_step_ns(const PlanInput& input, const std::vector<std::uint8_t>& tier_of) {
   if (impossible(input)) return INT64_MAX;

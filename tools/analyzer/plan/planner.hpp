@@ -52,6 +52,10 @@ struct PlanInput {
 /// the size.
 [[nodiscard]] Plan plan(const PlanInput& input);
 
+/// A small step's plan, or one for a little less memory that is shorter: where the search ends is
+/// chance, and what a smaller device can hold, this one can. Other plans are given back.
+[[nodiscard]] Plan plan_small_on_less(const PlanInput& input, Plan found);
+
 /// The step as one short series of passes plays it, without packing; INT64_MAX if it cannot go
 /// on. A fraction of plan()'s time: to compare orders of the same ops.
 /// @param tier_of  per storage; empty: the nearest tier
