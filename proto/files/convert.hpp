@@ -32,6 +32,9 @@ enum class GraphEncoding : std::uint8_t {
 /// parse_graph() reads the result back as an equal graph.
 [[nodiscard]] std::string serialize_graph(const Graph& graph, GraphEncoding encoding);
 [[nodiscard]] std::string graph_to_json(const Graph& graph);
+/// Whether write_graph_file() knows the suffix: for commands that write a graph at their end.
+/// @return kInvalidArgument.
+[[nodiscard]] Result<void> check_graph_path(const std::string& path);
 /// Replaces the file as a whole; the suffix selects the encoding.
 [[nodiscard]] Result<void> write_graph_file(const Graph& graph, const std::string& path);
 

@@ -168,6 +168,12 @@ std::string serialize_graph(const Graph& graph, GraphEncoding encoding) {
   return wire::serialize(message, encoding);
 }
 
+Result<void> check_graph_path(const std::string& path) {
+  const auto encoding = wire::encoding_of(path);
+  if (!encoding) return encoding.error();
+  return {};
+}
+
 Result<void> write_graph_file(const Graph& graph, const std::string& path) {
   const auto encoding = wire::encoding_of(path);
   if (!encoding) return encoding.error();

@@ -135,6 +135,10 @@ std::string to_text(const RunRecord& run, cli::Format format) {
 }
 
 int run_one(cli::Console& console, const Arguments& arguments, Workbench& bench) {
+  if (!arguments.emit_graph.empty()) {
+    if (auto known = check_graph_path(arguments.emit_graph); !known)
+      return fail(console, known.error());
+  }
   auto budget = device_budget_bytes(bench.model.graph, arguments.device_memory);
   if (!budget) return fail(console, budget.error());
   auto made = Configuration::create(

@@ -237,6 +237,11 @@ TEST_CASE("gpt: an emitted graph has measured times, whatever the policy") {
   std::ofstream(hardware) << R"({"name": "test", "localDdr": {"capacityBytes": "1073741824",
     "read": {"bytesPerS": "4000000000", "latencyNs": "5000"},
     "write": {"bytesPerS": "4000000000", "latencyNs": "5000"}}})";
+  // At once: no pool is asked.
+  Compare unknown(with_tiny_model({"one", "--policy", "resident", "--pool", "unix:/nowhere",
+                                   "--emit-graph", folder.file("graph.txt")}));
+  CHECK(unknown.wait() == 2);
+  CHECK(unknown.err().find(".textproto") != std::string::npos);
   for (const char* const policy : {"resident", "planned"}) {
     INFO(policy);
     TwoNodes nodes;

@@ -28,7 +28,8 @@ void add_pool(CLI::App& app, PoolArguments& into) {
   const auto add = [&app](const char* name, auto& value, const char* help) {
     return app.add_option(name, value, help)->capture_default_str();
   };
-  cli::add_memory(app, "--device-memory", into.device_memory, "Or a share of the unmanaged peak");
+  cli::add_memory(app, "--device-memory", into.device_memory,
+                  "Or a share of the unmanaged peak (default: 60%)");
   cli::add_rate(app, "--link", into.link_bytes_per_s, "Limit of the link to the pool, each way",
                 {1e6, 1e12});
   add("--transport", into.transport, "Driver to the pool")

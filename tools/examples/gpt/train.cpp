@@ -123,6 +123,9 @@ std::string to_text(cli::Format format, const std::string& transport, const ho_c
 }
 
 Result<void> train(cli::Console& console, const TrainArguments& arguments) {
+  if (!arguments.emit_graph.empty()) {
+    if (auto known = check_graph_path(arguments.emit_graph); !known) return known;
+  }
   auto model = build_model(arguments.model);
   if (!model) return model.error();
   const auto text = Text::read(arguments.text, arguments.model.seq);

@@ -342,6 +342,9 @@ int run_analyze(Console& console, const AnalyzeArguments& args) {
   if (!args.hardware.empty()) files.inputs.push_back(args.hardware);
   files.inputs.insert(files.inputs.end(), args.op_times.begin(), args.op_times.end());
   if (const auto apart = check_files(files); !apart) return console.refuse(apart.error());
+  if (!args.graph_out.empty()) {
+    if (auto known = check_graph_path(args.graph_out); !known) return console.refuse(known.error());
+  }
   auto graph = read_graph_file(args.graph);
   if (!graph) return console.refuse(graph.error());
   const auto measured_ops = take_op_times(args, *graph);
