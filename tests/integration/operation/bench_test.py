@@ -97,6 +97,9 @@ with tempfile.TemporaryDirectory() as name:
         print("skipped: bench stage:", stage.stderr)
         assert any(why in stage.stderr for why in ("O_DIRECT", "io_uring", "no flash")), stage.stderr
     assert not (folder / "flash").exists()
+    for path in (folder, folder / "nowhere" / "flash"):
+        done = subprocess.run([cli, "bench", "flash", "--path", str(path)], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 2 and str(path) in done.stderr, done
 
     # Without a pool, bench measures a daemon of its own, which ends with its starter.
     for number in (signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

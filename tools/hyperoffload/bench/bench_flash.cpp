@@ -100,7 +100,12 @@ int run_bench_flash(Console& console, const BenchFlashArguments& arguments) {
   options.inflight = arguments.inflight;
   options.time = arguments.seconds;
   const auto result = bench::bench_flash(options);
-  if (!result) return console.complain(result.error(), kExitNo);
+  if (!result) {
+    const Errc code = result.error().code();
+    const bool bad_path = code == Errc::kInvalidArgument || code == Errc::kNotFound ||
+                          code == Errc::kPermissionDenied;
+    return console.complain(result.error(), bad_path ? kExitBadInput : kExitNo);
+  }
   console.print(console.json() ? to_json(arguments, *result)
                                : to_text(arguments, *result, console.format()));
   return kExitDone;
