@@ -109,6 +109,22 @@ std::string Service::lost_by_restart() const {
   return out;
 }
 
+/// What the next daemon takes over, unless something is lost on the way. leave_blocks() adds the
+/// sessions of the block store's tenants last, so they are not in the manifest yet.
+LeftOver Service::left_by_upgrade() const {
+  const Kept& kept = *keeper_.kept();
+  std::size_t sessions = kept.sessions.size();
+  std::size_t segments = kept.segments.size();
+  if (blocks_ != nullptr) {
+    for (const BlockStore::TenantView& tenant : blocks_->tenants()) {
+      if (tenant.held_bytes + tenant.held_flash_bytes == 0) continue;
+      ++sessions;
+      segments += tenant.held_bytes / pool_.options().segment_bytes;
+    }
+  }
+  return {static_cast<std::uint32_t>(sessions), static_cast<std::uint32_t>(segments)};
+}
+
 void Service::leave_blocks() {
   if (blocks_ == nullptr) return;
   const BlockStore::Left blocks = blocks_->leave();
@@ -142,13 +158,12 @@ void Service::upgrade(const Request& request, const PeerInfo& peer, const Reply&
                                         ". End them first, or use --force; more sessions are kept "
                                         "with a larger FileDescriptorStoreMax of the unit");
   }
-  const Kept& kept = *keeper_.kept();
+  const auto [sessions, segments] = left_by_upgrade();
   note_act("ending for an upgrade", peer,
-           {{"sessions", std::to_string(kept.sessions.size())},
-            {"segments", std::to_string(kept.segments.size())}});
+           {{"sessions", std::to_string(sessions)}, {"segments", std::to_string(segments)}});
   pb::Response response = answer_to(request);
-  response.mutable_upgrade()->set_sessions(static_cast<std::uint32_t>(kept.sessions.size()));
-  response.mutable_upgrade()->set_segments(static_cast<std::uint32_t>(kept.segments.size()));
+  response.mutable_upgrade()->set_sessions(sessions);
+  response.mutable_upgrade()->set_segments(segments);
   static_cast<void>(reply(response, {}));
   upgrading_ = true;
   begin_upgrade_();

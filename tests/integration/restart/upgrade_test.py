@@ -86,7 +86,9 @@ def blocks_outlive_it(node):
     blocks.close()
     figures = node.ask("blocks", "ls")["tenants"]
     for turn in range(3):
-        assert node.ask("upgrade", "3")["upgraded"]
+        answer = node.ask("upgrade", "3")
+        counts = [answer[of] for of in ("sessions", "taken_sessions", "segments", "taken_segments")]
+        assert answer["upgraded"] and counts == [1] * 4, answer  # the store's own session, with its segment
         assert node.ask("blocks", "ls")["tenants"] == figures
         assert [name[0] for name in node.names()] == ["c", "m"], node.names()  # a crash leaves no blocks
         blocks = _blocks.Blocks(node.pool, tenant="chat", name="reader")
