@@ -39,8 +39,11 @@ std::string kind_of(pb::Request::BodyCase body) {
 }
 
 /// Whether the request was wrong: it named something that the session does not own, or makes no
-/// sense. The other codes (busy, exhausted, ...) describe the pool's state.
-bool is_refusal(const std::string& code) {
+/// sense. The other codes (busy, exhausted, ...) describe the pool's state. Clients ask each node
+/// for its flash and its blocks; that it has none is an answer.
+bool is_refusal(pb::Request::BodyCase body, const std::string& code) {
+  const bool asks = body == pb::Request::kFlashExtents || body == pb::Request::kBlocksOpen;
+  if (asks && code == errc_name(Errc::kUnsupported)) return false;
   constexpr std::array kRefusals{Errc::kPermissionDenied, Errc::kNotFound,   Errc::kConflict,
                                  Errc::kInvalidArgument,  Errc::kOutOfRange, Errc::kUnsupported};
   return std::any_of(kRefusals.begin(), kRefusals.end(),
@@ -108,7 +111,7 @@ Service::Reply Service::audited(const Request& request, const PeerInfo& peer, co
                                                                std::vector<UniqueFd> descriptors) {
     if (response.has_status()) {
       const pb::Status& status = response.status();
-      if (is_refusal(status.code())) {
+      if (is_refusal(body, status.code())) {
         count_refusal(kind_of(body) + ": " + status.code(), *of, status.message());
       }
     }

@@ -90,4 +90,18 @@ TEST_CASE("events: a flood of refusals pushes out none of what administrators di
   CHECK(ask(*client, page.last - 10).lost == 0);
 }
 
+TEST_CASE("events: requests for flash or blocks that a node does not have are not refusals") {
+  const TempFolder folder;
+  const DaemonProcess daemon(folder, "d", {small_config(folder), {}, false});
+  const auto client = connect(unix_address(folder));
+  const auto session = client->open_session("serve", soon());
+  REQUIRE(session.ok());
+  const BlocksTenantSpec tenant{"chat", {}, "m"};
+  CHECK(client->flash_extents(soon()).error().code() == Errc::kUnsupported);
+  CHECK(client->blocks_open(*session, tenant, soon()).error().code() == Errc::kUnsupported);
+  CHECK(of_kind(ask(*client), EventKind::kRefusal).empty());
+  CHECK(client->status(soon())->refusals.empty());
+  CHECK(daemon.err().find("kind=refusal") == std::string::npos);
+}
+
 }  // namespace ho::test
