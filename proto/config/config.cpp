@@ -264,6 +264,10 @@ class Checker {
         const auto* field = pb::DaemonConfig::descriptor()->FindFieldByName("nodes");
         out_.add(lines_.GetLocation(field, i).line, "nodes", message);
       };
+      if (!peer.has_node_id()) {
+        wrong("node_id is missing");
+        continue;
+      }
       if (peer.node_id() > kNodeIdMax) {
         wrong("node_id " + std::to_string(peer.node_id()) + " is not in 0 .. 4095");
         continue;

@@ -144,6 +144,7 @@ TEST_CASE("config: each error names its line and field") {
   CHECK(error_with("nodes { node_id: 8 control_addresses: \"unix:/a\" }") ==
         "f:11: nodes: node_id 8 is used twice in the pool");
   const std::string end = "control_addresses: \"unix:/a\" }";
+  CHECK(error_with("nodes { name: \"b\" " + end) == "f:11: nodes: node_id is missing");
   CHECK(error_with("nodes { node_id: 9 name: \"seven\" " + end) ==
         "f:11: nodes: name \"seven\" is used twice in the pool");
   CHECK(error_with("nodes { node_id: 9 name: \"node-8\" " + end) ==
