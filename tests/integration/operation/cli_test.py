@@ -52,10 +52,10 @@ def run(*words, pool=None, meanwhile=lambda: None):
     return done
 
 
-def start(folder, node, others):
+def start(folder, node, others, name=None):
     config = folder / f"{node}.textproto"
     config.write_text(f"""
-node_id: {node} node_name: "n{node}" ddr_bytes: 16777216 segment_bytes: 2097152
+node_id: {node} node_name: "{name or f'n{node}'}" ddr_bytes: 16777216 segment_bytes: 2097152
 unix_socket: "{folder}/{node}.sock"
 """ + "".join(f'nodes {{ node_id: {other} name: "n{other}" control_addresses: "unix:{folder}/{other}.sock" }}\n'
               for other in others))
@@ -108,6 +108,22 @@ with tempfile.TemporaryDirectory() as name:
             assert len(json.loads(done.stdout)["nodes"]) == 2, done.stdout
             assert expect(run(*command, "--pool", pool), 0).stdout.startswith("NODE"), command
             assert done.stderr == "", done.stderr
+
+        # A node that calls itself otherwise than the pool does is found by both names.
+        daemons += [start(folder, 20, [21], name="other"), start(folder, 21, [20])]
+        renamed = f"unix:{folder}/21.sock"
+        end = time.monotonic() + 30
+        while run("status", "--pool", renamed).returncode != 0:
+            assert time.monotonic() < end, "the daemons did not come up"
+            time.sleep(0.1)
+        for command in ("status", "nodes"):
+            assert ("node 20 has two names: n20 in nodes { } of n21, and other in its own configuration" in
+                    expect(run(command, "--pool", renamed), 0).stderr), command
+        for node in ("other", "n20", "20"):
+            expect(run("drain", node, "--pool", renamed), 0)
+            expect(run("undrain", node, "--pool", renamed), 0)
+        assert ("the pool has no node n19; it has 21 (n21), 20 (n20, other)" in
+                expect(run("drain", "n19", "--pool", renamed), 2).stderr)
 
         # A stopped node costs the deadline and no more; slack for a busy machine.
         daemons[1].send_signal(signal.SIGSTOP)

@@ -57,9 +57,10 @@ Result<DrainLeft> act(const PoolView& pool, const NodeInfo& node, Way way, const
 }
 
 int run_drain(Console& console, const Options& options, Way way) {
-  auto pool = open_pool(options, SteadyClock().now() + options.timeout);
+  const TimePoint deadline = SteadyClock().now() + options.timeout;
+  auto pool = open_pool(options, deadline);
   if (!pool) return complain_about_pool(console, pool.error());
-  const auto nodes = find_nodes(pool->nodes, options.nodes);
+  const auto nodes = find_nodes(*pool, options.nodes, deadline);
   if (!nodes) return console.refuse(nodes.error());
   const bool drains = way == Way::kDrain;
   int exit_code = kExitDone;

@@ -66,6 +66,20 @@ std::string to_json(const PoolCommand<Answer>& command,
   return std::move(json.end().end()).text();
 }
 
+/// Lines on nodes that call themselves otherwise than the pool's first does: those who look for one
+/// by its name in a log or on a dashboard find the other.
+template <typename Answer>
+std::vector<std::string> notes_on_names(const std::vector<NodeAnswer<Answer>>& answers) {
+  std::vector<std::string> notes;
+  for (const auto& one : answers) {
+    if (one.own_name.empty() || one.own_name == one.node.name) continue;
+    notes.push_back("node " + std::to_string(one.node.node.value()) + " has two names: " +
+                    one.node.name + " in nodes { } of " + answers.front().node.name + ", and " +
+                    one.own_name + " in its own configuration");
+  }
+  return notes;
+}
+
 /// Says why a pool cannot be used. @return kExitBadInput if its address cannot be parsed.
 int complain_about_pool(Console& console, const Error& error);
 
@@ -88,12 +102,14 @@ int run_command(Console& console, const PoolCommand<Answer>& command, const Tabl
       for (const auto& one : answers) {
         if (!one.answer) text += one.node.name + ": " + one.answer.error().message() + "\n";
       }
+      for (const std::string& note : notes_on_names(answers)) text += note + "\n";
       return text;
     });
   }
   const auto answers = ask_all<Answer>(*pool, deadline, command.ask);
   console.print(console.json() ? to_json(command, answers)
                                : to_table(command, answers, console.format()));
+  for (const std::string& note : notes_on_names(answers)) console.note(note);
   int exit_code = kExitDone;
   for (const auto& one : answers) {
     if (one.answer) continue;

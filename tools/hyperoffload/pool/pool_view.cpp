@@ -12,6 +12,7 @@ namespace ho::cli {
 namespace {
 
 constexpr std::size_t kThreadsMax = 64;
+constexpr std::size_t kNodesNamed = 16;  // in an error
 
 Result<std::unique_ptr<ControlClient>> connect_to(
     const std::string& address, const std::string& tls,
@@ -60,27 +61,47 @@ Result<PoolView> open_pool(const PoolOptions& options, TimePoint deadline) {
   return last;
 }
 
-Result<const NodeInfo*> find_node(const std::vector<NodeInfo>& nodes, const std::string& name) {
+Result<const NodeInfo*> find_node(const std::vector<NodeInfo>& nodes, const std::string& name,
+                                  const OwnNames& own) {
   const NodeInfo* found = nullptr;
   std::string numbers;  // nodes that have the name
+  std::string known;
+  std::size_t named = 0;
   for (const NodeInfo& node : nodes) {
     const std::string number = std::to_string(node.node.value());
     if (name == number) return &node;
-    if (name != node.name) continue;
+    const auto itself = own.find(node.node);
+    const std::string& own_name = itself == own.end() ? node.name : itself->second;
+    if (named++ < kNodesNamed) {
+      known += (known.empty() ? "" : ", ") + number + " (" + node.name +
+               (own_name == node.name ? ")" : ", " + own_name + ")");
+    }
+    if (name != node.name && name != own_name) continue;
     found = &node;
     numbers += (numbers.empty() ? "" : ", ") + number;
   }
-  if (found == nullptr) return Error(Errc::kInvalidArgument, "the pool has no node " + name);
+  if (found == nullptr) {
+    return Error(Errc::kInvalidArgument, "the pool has no node " + name + "; it has " + known +
+                                             (nodes.size() > kNodesNamed ? ", ..." : ""));
+  }
   if (numbers.find(',') == std::string::npos) return found;
   return Error(Errc::kInvalidArgument,
                "several nodes are named " + name + "; write the number of one: " + numbers);
 }
 
-Result<std::vector<const NodeInfo*>> find_nodes(const std::vector<NodeInfo>& nodes,
-                                                const std::vector<std::string>& names) {
+Result<std::vector<const NodeInfo*>> find_nodes(const PoolView& pool,
+                                                const std::vector<std::string>& names,
+                                                TimePoint deadline) {
+  OwnNames own;
+  if (!std::all_of(names.begin(), names.end(),
+                   [&](const std::string& name) { return find_node(pool.nodes, name, {}).ok(); })) {
+    for (const auto& one : ask_all<bool>(pool, deadline, [](auto&, auto) { return true; })) {
+      if (!one.own_name.empty()) own[one.node.node] = one.own_name;
+    }
+  }
   std::vector<const NodeInfo*> out;
   for (const std::string& name : names) {
-    const auto node = find_node(nodes, name);
+    const auto node = find_node(pool.nodes, name, own);
     if (!node) return node.error();
     out.push_back(*node);
   }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,6 +20,7 @@ template <typename Answer>
 struct NodeAnswer {
   NodeInfo node;
   Result<Answer> answer = Error(Errc::kUnavailable, "not asked");
+  std::string own_name = {};  ///< what it calls itself; empty: it was not reached
 };
 
 /// The nodes of the pool that the first answering address belongs to.
@@ -33,13 +35,18 @@ struct PoolView {
 /// @return the last address's error if none answers.
 [[nodiscard]] Result<PoolView> open_pool(const PoolOptions& options, TimePoint deadline);
 
-/// Finds a node by its number, else by its name. @return kInvalidArgument: no node has it, or
-/// several have the name.
+/// What nodes call themselves. In a static pool others may know them by another name.
+using OwnNames = std::map<NodeId, std::string>;
+
+/// Finds a node by its number, else by one of its names. @return kInvalidArgument: no node has it,
+/// or several have the name.
 [[nodiscard]] Result<const NodeInfo*> find_node(const std::vector<NodeInfo>& nodes,
-                                                const std::string& name);
-/// The same for several. @return the first one's error.
-[[nodiscard]] Result<std::vector<const NodeInfo*>> find_nodes(
-    const std::vector<NodeInfo>& nodes, const std::vector<std::string>& names);
+                                                const std::string& name, const OwnNames& own);
+/// The same for several. Asks the nodes for their own names where the pool does not know one.
+/// @return the first one's error.
+[[nodiscard]] Result<std::vector<const NodeInfo*>> find_nodes(const PoolView& pool,
+                                                              const std::vector<std::string>& names,
+                                                              TimePoint deadline);
 
 /// Runs `ask` for every node at once, each on a thread and connection of its own (64 at a time).
 template <typename Answer>
@@ -65,12 +72,14 @@ std::vector<NodeAnswer<Answer>> ask_all(
   }
   for_each_at_once(answers.size(), [&](std::size_t i) {
     // Reuses the connection unless it is closed: the daemon may have been restarted.
-    if (i == 0 && !pool.first->closed()) {
-      answers[i].answer = ask(*pool.first, deadline);
-      return;
-    }
+    const auto take = [&](ControlClient& client) {
+      answers[i].own_name = client.hello().node_name;
+      answers[i].answer = ask(client, deadline);
+    };
+    if (i == 0 && !pool.first->closed()) return take(*pool.first);
     auto client = connect_node(pool, answers[i].node, deadline);
-    answers[i].answer = client ? ask(**client, deadline) : Result<Answer>(client.error());
+    if (client) return take(**client);
+    answers[i].answer = client.error();
   });
   return answers;
 }

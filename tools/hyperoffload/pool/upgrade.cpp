@@ -102,9 +102,10 @@ int show(Console& console, const std::string& name, const Result<Upgraded>& done
 }
 
 int run_upgrade(Console& console, const Options& options) {
-  auto pool = open_pool(options, SteadyClock().now() + options.timeout);
+  const TimePoint deadline = SteadyClock().now() + options.timeout;
+  auto pool = open_pool(options, deadline);
   if (!pool) return complain_about_pool(console, pool.error());
-  const auto found = find_nodes(pool->nodes, options.nodes);
+  const auto found = find_nodes(*pool, options.nodes, deadline);
   if (!found) return console.refuse(found.error());
   const std::vector<const NodeInfo*>& nodes = *found;
   const auto how = options.force ? ControlClient::Upgrade::kForced : ControlClient::Upgrade::kWhole;
