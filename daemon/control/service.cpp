@@ -154,6 +154,21 @@ void Service::note_act(std::string_view what, const PeerInfo& peer, std::vector<
   events_.note(note);
 }
 
+void Service::set_membership(const MembershipStatus& status) {
+  const MembershipStatus before = std::exchange(facts_.membership, status);
+  if (before.trouble.empty() == status.trouble.empty()) return;
+  Events::Note note;
+  if (status.trouble.empty()) {
+    note.what = "etcd: in order again";
+    note.fields = {{"nodes", std::to_string(status.members)}};
+  } else {
+    note.level = LogLevel::kWarning;
+    note.what = "etcd: trouble; sessions go on, the list of nodes stays as it is";
+    note.fields = {{"why", status.trouble}};
+  }
+  events_.note(note);
+}
+
 bool Service::offers(const std::string& driver, const PeerInfo& peer) const {
   if (driver == "local" && !peer.same_node) return false;
   return std::any_of(data_.drivers().begin(), data_.drivers().end(),

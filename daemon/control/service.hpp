@@ -168,8 +168,8 @@ class Service {
   [[nodiscard]] std::optional<BlockFigures> block_figures() const;
   /// The other daemons of the pool have changed.
   void set_others(const std::vector<NodeInfo>& nodes);
-  /// How they are known has.
-  void set_membership(const MembershipStatus& status) { facts_.membership = status; }
+  /// How they are known has. Notes when trouble begins, and when it ends.
+  void set_membership(const MembershipStatus& status);
   /// The certificate has been read again.
   void set_certificate_ends(const std::string& time) { facts_.protection.certificate_ends = time; }
 

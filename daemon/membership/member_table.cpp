@@ -25,17 +25,9 @@ void MemberTable::tick(TimePoint now) {
                 [&](const auto& one) { return one.second.gone_at && now >= *one.second.gone_at; });
 }
 
-bool MemberTable::fail(const Error& error, TimePoint now) {
-  const bool is_new = trouble_.empty();
-  if (is_new) trouble_since_ = now;
+void MemberTable::fail(const Error& error, TimePoint now) {
+  if (trouble_.empty()) trouble_since_ = now;
   trouble_ = error.message();
-  return is_new;
-}
-
-bool MemberTable::mend() {
-  const bool was = !trouble_.empty();
-  trouble_.clear();
-  return was;
 }
 
 std::vector<NodeInfo> MemberTable::others(NodeId self) const {

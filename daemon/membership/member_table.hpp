@@ -47,10 +47,10 @@ class MemberTable {
   /// Ends the time of members that a replaced book left behind.
   void tick(TimePoint now);
 
-  /// Something is wrong from now on. @return true: that is new.
-  bool fail(const Error& error, TimePoint now);
-  /// Nothing is wrong. @return true: something was.
-  bool mend();
+  /// Something is wrong from now on, if nothing was before.
+  void fail(const Error& error, TimePoint now);
+  /// Nothing is wrong.
+  void mend() { trouble_.clear(); }
 
   /// All but `self`, by number.
   [[nodiscard]] std::vector<NodeInfo> others(NodeId self) const;

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "common/base/log.hpp"
 #include "common/base/signals.hpp"
 
 namespace ho::daemon {
@@ -130,16 +129,9 @@ Result<void> Membership::look(TimePoint now) {
                                     " with this machine's id: a copy of this machine?");
 }
 
-/// Says once that something is wrong, and once that it is over.
 void Membership::note(const Result<void>& outcome, TimePoint now) {
-  if (!outcome) {
-    if (outcome.error().code() == Errc::kCanceled || !table_.fail(outcome.error(), now)) return;
-    log(LogLevel::kWarning, "etcd: trouble; sessions go on, the list of nodes stays as it is",
-        {{"why", outcome.error().message()}});
-  } else if (table_.mend()) {
-    log(LogLevel::kInfo, "etcd: in order again",
-        {{"nodes", std::to_string(table_.others(options_.self.info.node).size() + 1)}});
-  }
+  if (outcome) return table_.mend();
+  if (outcome.error().code() != Errc::kCanceled) table_.fail(outcome.error(), now);
 }
 
 Membership::View Membership::view(TimePoint now) const {

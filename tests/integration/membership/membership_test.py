@@ -21,6 +21,7 @@ from patience import within  # noqa: E402
 CLI, DAEMON, HOLDER, GPT, TEST = sys.argv[1:6]
 WARNING_S = 5  # after etcd is lost
 SEGMENT = 2097152
+TROUBLE = "etcd: trouble; sessions go on, the list of nodes stays as it is"
 
 
 def eventually(what, condition):
@@ -92,6 +93,12 @@ etcd {{ endpoints: {json.dumps(etcd.endpoints)} machine_id: "{machine or 'machin
     def trouble(self):
         return self.own("status")["membership"]["trouble"]
 
+    def states(self):
+        """Its events of the kind."""
+        done = subprocess.run([CLI, "events", "--pool", self.pool, "--kind", "state", "-o", "json"], capture_output=True,
+                              text=True, timeout=60)
+        return [one["event"] for one in json.loads(done.stdout)["events"] if one["node"] == self.name]
+
     def metric(self, name):
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=30) as answer:
             return float(re.search(rf"^hyperoffload_{name}(?:{{.*}})? (\S+)$", answer.read().decode(), re.M)[1])
@@ -162,7 +169,8 @@ def lost_members_end_no_session(folder, etcd, start):
     assert a.held() == (2, 2 * SEGMENT) and b.held() == (1, SEGMENT)
     etcd.start_one(1)
     eventually(a.log, lambda: a.trouble() == "" and b.trouble() == "")
-    assert "in order again" in a.log()
+    assert a.states()[-2:] == [TROUBLE, "etcd: in order again"], a.states()
+    assert f"{TROUBLE} why=" in a.log() and "kind=state" in a.log().split(TROUBLE)[1].splitlines()[0], a.log()
     assert a.metric("membership_trouble") == 0
     eventually(a.log, lambda: a.nodes() == everyone)
     assert a.held() == (2, 2 * SEGMENT) and b.held() == (1, SEGMENT)
@@ -262,6 +270,7 @@ def a_copied_machine_is_noticed(folder, etcd, start):
     a.hold()
     copy = start("copy", machine="machine-a")
     eventually(a.log, lambda: "another daemon runs as node 0" in a.trouble())
+    assert a.states()[-1] == TROUBLE, a.states()
     assert a.held() == (1, SEGMENT)
     copy.end()
     eventually(a.log, lambda: a.trouble() == "")
