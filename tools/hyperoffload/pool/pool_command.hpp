@@ -73,9 +73,11 @@ std::vector<std::string> notes_on_names(const std::vector<NodeAnswer<Answer>>& a
   std::vector<std::string> notes;
   for (const auto& one : answers) {
     if (one.own_name.empty() || one.own_name == one.node.name) continue;
-    notes.push_back("node " + std::to_string(one.node.node.value()) + " has two names: " +
-                    one.node.name + " in nodes { } of " + answers.front().node.name + ", and " +
-                    one.own_name + " in its own configuration");
+    const std::string number = std::to_string(one.node.node.value());
+    if (one.node.name == "node-" + number) continue;  // nodes { } gives it none
+    notes.push_back("node " + number + " has two names: " + one.node.name + " in nodes { } of " +
+                    answers.front().node.name + ", and " + one.own_name +
+                    " in its own configuration");
   }
   return notes;
 }
