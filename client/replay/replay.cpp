@@ -61,8 +61,10 @@ void Replay::restart(std::span<const ValuePlace> places, std::uint64_t first_ste
   for (std::uint32_t i = 0; i < prologue_; ++i) {
     const Move& move = moves_[steady_ + i];
     const ValuePlace& place = places_[move.storage.value()];
-    // In place: what the prologue would do for the storage has been done.
-    skip[i] = place.on_device ? 1 : 0;
+    // In place: it need not be fetched. But the step may fetch it again from a slot that the
+    // prologue fills.
+    const bool fills = move.kind == CacheOpKind::kStageIn && place.at_home;
+    skip[i] = place.on_device && !fills ? 1 : 0;
     HO_CHECK(place.on_device || place.at_home);
   }
   for (std::uint32_t s = 0; s < places_.size(); ++s) {
