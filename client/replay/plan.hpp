@@ -164,6 +164,8 @@ class Plan {
   [[nodiscard]] Result<std::uint64_t> repair_homes();
   /// Whether memory of its own, beside its flash, lies on a node that is drained.
   [[nodiscard]] bool on_drained() const;
+  /// Whether its flash does.
+  [[nodiscard]] bool flash_on_drained() const;
   /// As Storages::leave_drained(), unless its flash lies on such a node.
   [[nodiscard]] Result<bool> leave_drained(const std::function<void()>& moved);
   /// Keeps other threads from writing its INPUTs while the locks live.

@@ -163,6 +163,7 @@ class Runtime {
   [[nodiscard]] Result<void> repair(Border border, Duration slice);
   [[nodiscard]] Result<bool> replace_homes(Border border, TimePoint end);
   [[nodiscard]] bool on_drained() const;
+  [[nodiscard]] std::string why_on_drained() const;
   [[nodiscard]] Result<bool> leave_drained(TimePoint end);
   [[nodiscard]] Result<void> wait_at_rest();
   void report_copies();

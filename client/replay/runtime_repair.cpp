@@ -119,7 +119,8 @@ Result<bool> Runtime::replace_homes(Border border, TimePoint end) {
   }
   for (const auto& plan : plans_) plan->follow_homes();
   if (done && *done) {
-    log(LogLevel::kInfo, "values have two homes again",
+    log(LogLevel::kInfo,
+        pool_.losses() == 0 ? "homes have moved off drained nodes" : "values have two homes again",
         {{"repaired", std::to_string(counters_.repaired_storages)}});
   }
   return done;
@@ -169,10 +170,29 @@ Result<void> Runtime::repair(Border border, Duration slice) {
   }
   if (told_ == now || (done && !stays)) return {};
   told_ = now;
-  log(LogLevel::kWarning, "homes on lost or drained nodes are not replaced for now",
-      {{"why", done ? "their plans keep flash there, or their other home has no other node"
-                    : done.error().message()}});
+  const bool lacks = !replaced && copies_missing_ > 0;
+  log(LogLevel::kWarning,
+      !stays  ? "homes on lost nodes are not replaced for now"
+      : lacks ? "homes on lost and drained nodes are not replaced for now"
+              : "homes stay on drained nodes for now",
+      {{"why", done ? why_on_drained() : done.error().message()}});
   return {};
+}
+
+/// Why memory on drained nodes stays there although nothing has failed.
+std::string Runtime::why_on_drained() const {
+  const auto gives = [this](NodeIndex node) {
+    return pool_.is_drained(node) && !pool_.is_lost(node);
+  };
+  bool alone = false;
+  for_each_doubled([&](const DoubledHome& doubled) {
+    alone = alone || gives(doubled.nodes[0]) || gives(doubled.nodes[1]);
+  });
+  const bool flash = std::any_of(plans_.begin(), plans_.end(),
+                                 [](const auto& plan) { return plan->flash_on_drained(); });
+  std::string why = flash ? "plans have flash there" : "";
+  if (alone) why += std::string(flash ? "; " : "") + "no other node is left for one of two homes";
+  return why.empty() ? "their memory is in use" : why;
 }
 
 void Plan::follow_homes() {
@@ -208,12 +228,15 @@ bool Plan::on_drained() const {
   return staging_ != nullptr && runtime_.pool().on_drained(*staging_);
 }
 
-Result<bool> Plan::leave_drained(const std::function<void()>& moved) {
-  if (!on_drained()) return false;
-  const bool flash_stays = std::any_of(flash_.begin(), flash_.end(), [&](std::uint32_t flash) {
+bool Plan::flash_on_drained() const {
+  return std::any_of(flash_.begin(), flash_.end(), [&](std::uint32_t flash) {
     return runtime_.pool().is_drained(runtime_.storages().flash(flash).node);
   });
-  if (flash_stays) return false;
+}
+
+Result<bool> Plan::leave_drained(const std::function<void()>& moved) {
+  if (!on_drained()) return false;
+  if (flash_on_drained()) return false;
   return runtime_.pool().leave_drained(*staging_, runtime_.streams(), moved);
 }
 

@@ -14,6 +14,7 @@
 #include "tests/integration/client/two_nodes.hpp"
 #include "tests/support/host_memory.hpp"
 #include "tests/support/schedule_builder.hpp"
+#include "tests/support/stderr_capture.hpp"
 
 namespace {
 
@@ -406,6 +407,26 @@ TEST_CASE("hosted copies: homes on drained nodes move to nodes that have neither
       CHECK(job.has(storages[i], static_cast<std::byte>(i + 1)));
     }
   }
+}
+
+TEST_CASE("hosted copies: homes that stay on drained nodes do so for the reason that is logged") {
+  TwoNodes nodes({.lease_ms = 1500, .nodes = 3});
+  Job job(nodes.address(0));
+  std::vector<ho_storage> storages;
+  for (int i = 0; i < 8; ++i) job.evict_one(storages);
+  const test::StderrCapture captured;
+  for (const int victim : {1, 2}) {
+    REQUIRE(test::connect(nodes.address(victim))->drain(test::soon()).ok());
+  }
+  wait_until([&] {
+    CHECK(job.has(storages[0], std::byte{1}));
+    job.runtime.evict(storages[0]);
+    return captured.text().find("no other node is left for one of two homes") != std::string::npos;
+  });
+  const std::string logged = captured.text();
+  CHECK_THAT(logged, Catch::Contains("homes stay on drained nodes for now"));
+  CHECK_THAT(logged, !Catch::Contains("lost") && !Catch::Contains("flash"));
+  CHECK_THAT(logged, !Catch::Contains("two homes again"));
 }
 
 TEST_CASE("hosted copies: where no node has room for a lost home, the job goes on with the other") {
