@@ -156,8 +156,7 @@ std::vector<Result<NodeSession>> Sessions::dial_nodes(
 
 /// First all controls are connected, which may take seconds for nodes that do not answer; only then
 /// are sessions opened, whose leases run.
-/// @return the last failure, where no node is left; at once where the only driver allowed cannot be
-/// used.
+/// @return the last failure, where no node is left.
 Result<void> Sessions::reach_all(NodeSession first, PathFinder& paths) {
   const NodeId first_id = first.control()->hello().node;
   auto listed = first.control()->nodes(clock_.now() + kControlTimeout);
@@ -194,11 +193,9 @@ Result<void> Sessions::reach_all(NodeSession first, PathFinder& paths) {
     const auto ok = reach(paths, node, kControlTimeout);
     if (ok) {
       nodes_.push_back(std::move(node));
-      continue;
+    } else {
+      left_out(node.control()->hello().node, node.label, ok.error());
     }
-    // The driver that the job asks for cannot be used.
-    if (ok.error().code() == Errc::kUnsupported && paths.allowed().size() == 1) return ok.error();
-    left_out(node.control()->hello().node, node.label, ok.error());
   }
   if (nodes_.empty()) return *last;
   return {};

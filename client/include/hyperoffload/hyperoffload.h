@@ -104,8 +104,8 @@ typedef struct ho_connect_options {
                               "tcp:127.0.0.1:7700"; the first that answers names the other nodes */
   const char* name;        /* the job's name, for display: up to 255 bytes of UTF-8; may be NULL */
   const char* transport;   /* "auto" (also NULL), or the drivers that may be used: "local",
-                              "tcp", "ucx", "ofi", "local,tcp". A single one is forced; drivers
-                              that are not listed are forbidden */
+                              "tcp", "ucx", "ofi", "local,tcp". Nodes that these do not reach
+                              are left out */
   uint32_t op_deadline_ms; /* deadline of each piece of a transfer (a few MiB), counted from when
                               it is sent, for all drivers except "local"; 0: 1500. Over "tcp" it
                               counts from the last byte that moved, and a piece has 20 times as
@@ -183,7 +183,7 @@ HO_API const char* ho_last_error(void);
  * HO_INVALID_ARGUMENT  a null argument; an option that cannot be read or is out of its range; an
  *                      interface that is not there.
  * HO_UNAVAILABLE, HO_DEADLINE   no node is left.
- * HO_UNSUPPORTED       the only driver allowed cannot be used, with the reason.
+ * HO_UNSUPPORTED       no node can be reached by the drivers allowed, with the reason.
  * HO_PERMISSION_DENIED the daemon does not admit this user, or one end refuses the other's
  *                      certificate. */
 HO_API ho_status ho_connect(const ho_connect_options* options, ho_pool** out);

@@ -237,23 +237,28 @@ TEST_CASE("drivers: a node that no driver reaches is left out, and fails the job
   const DaemonProcess far(far_folder, "far", {far_config, {}, false});
   (void)connect(unix_address(near_folder));
   (void)connect(unix_address(far_folder));
-  const auto pool_of = [](const std::string& address) {
+  const auto pool_of = [](const std::string& address, const char* transport) {
     ho_connect_options options{};
     options.struct_bytes = sizeof options;
     options.pool = address.c_str();
+    options.transport = transport;
     options.ofi_allow_emulation = 1;
     options.ofi_provider = "tcp;ofi_rxm";  // the interface of the daemon is another one
     ho_pool* pool = nullptr;
     (void)ho_connect(&options, &pool);
     return PoolHandle(pool);
   };
-  const PoolHandle pool = pool_of(unix_address(near_folder));
-  INFO(ho_last_error());
-  REQUIRE(pool != nullptr);
-  CHECK(std::string(ho_pool_transport(pool.get())) == "local");
-  CHECK(connect(unix_address(far_folder))->sessions(soon())->empty());
+  for (const char* transport : {"auto", "local"}) {
+    const PoolHandle pool = pool_of(unix_address(near_folder), transport);
+    INFO(ho_last_error());
+    REQUIRE(pool != nullptr);
+    CHECK(std::string(ho_pool_transport(pool.get())) == "local");
+    CHECK(connect(unix_address(far_folder))->sessions(soon())->empty());
+  }
   // The daemon does not know its peers, so alone it is a pool that no driver reaches.
-  CHECK(pool_of(unix_address(far_folder)) == nullptr);
+  CHECK(pool_of(unix_address(far_folder), "local") == nullptr);
+  CHECK(std::string(ho_last_error()).find("local: not offered by it") != std::string::npos);
+  CHECK(pool_of(unix_address(far_folder), "auto") == nullptr);
   CHECK(std::string(ho_last_error()).find("ofi: ") != std::string::npos);
 }
 
