@@ -24,7 +24,8 @@ void add_evict(Program& program, const PoolOptions& defaults) {
   };
   command.manual = {
       "A session's number alone will do where only one node has that number. The job loses its "
-      "memory of this node and fails, unless it has copies elsewhere. Its durable flash stays. "
+      "memory of this node and fails. With copies elsewhere it goes on, and opens a new session on "
+      "the node: to free a node, use `hyperoffload drain`. Its durable flash stays. "
       "Run it on the session's node, as root or as the daemon's user, or with a certificate of "
       "role admin.",
       {"hyperoffload sessions", "hyperoffload evict 0:17"},
