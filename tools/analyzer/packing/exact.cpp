@@ -65,6 +65,7 @@ void ExactSearch::set_capacity(std::int64_t capacity_bytes) {
   capacity_bytes_ = capacity_bytes;
   std::int64_t divisor = 0;
   for (const Item& item : instance_.items) divisor = std::gcd(divisor, item.bytes);
+  HO_CHECK(divisor > 0);
   // A multiple of what divides all sizes: offsets keep the alignment of the sizes.
   unit_ = divisor * (capacity_bytes / divisor / kUnitsMax + 1);
   capacity_ = static_cast<std::int32_t>(capacity_bytes / unit_);
@@ -175,6 +176,7 @@ Outcome ExactSearch::descend_split(std::size_t depth, std::int32_t last) {
     groups[group_[instance_.items[entry.item].first.begin]].push_back(entry);
   }
   std::vector<std::vector<Entry>> sorted;
+  sorted.reserve(groups.size());
   for (auto& [id, items] : groups) sorted.push_back(std::move(items));
   std::stable_sort(sorted.begin(), sorted.end(),
                    [](const auto& a, const auto& b) { return a.size() < b.size(); });
@@ -234,9 +236,10 @@ std::int32_t ExactSearch::lowest_top_beneath(std::uint32_t item, std::int32_t la
 bool ExactSearch::stacks_fit(const std::vector<Entry>& items) {
   std::fill(stack_.begin(), stack_.end(), 0);
   std::int32_t* const stack = stack_.data();
-  for (const auto& [i, low] : items) {
-    const Item& item = instance_.items[i];
-    const std::int32_t size = size_[i];
+  for (const Entry& entry : items) {
+    const Item& item = instance_.items[entry.item];
+    const std::int32_t size = size_[entry.item];
+    const std::int32_t low = entry.least;
     const auto raise = [stack, low, size](std::uint32_t begin, std::uint32_t end) {
       std::int32_t highest = 0;
       for (std::uint32_t k = begin; k < end; ++k) {
