@@ -154,7 +154,7 @@ class Emitter {
   [[nodiscard]] bool begins_with_step(std::uint32_t storage, std::int64_t begin) const {
     return begin % n_ == 0 && !on_flash(storage);
   }
-  /// The step of this Prefetch: that of the op that it starts after.
+  /// The step of this Prefetch: the one that it begins with, or else that of the op before it.
   [[nodiscard]] std::int64_t step_of_fetch(std::uint32_t storage, std::int64_t begin) const {
     return step_of(begins_with_step(storage, begin) ? begin : begin - 1, n_);
   }

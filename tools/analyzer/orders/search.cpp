@@ -213,8 +213,9 @@ class Search {
       return RunAgain{from.life.gaps[r.gap].storage, r.cost_ns, planned ? r.saved_ns : 0, outcome};
     };
     if (planned) {
+      const bool first = from.list == program_order(graph_);  // later ones move some of the same
       for (const Regain& r : found) {
-        if (!from.again.empty()) break;  // weighed before
+        if (!first) break;
         weighed_.push_back(record(r, r.cost_ns >= r.saved_ns ? RunAgain::Outcome::kSlower
                                                              : RunAgain::Outcome::kNotShorter));
       }
