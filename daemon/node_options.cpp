@@ -8,17 +8,31 @@
 
 #include "common/base/check.hpp"
 #include "common/base/log.hpp"
+#include "common/transport/ucx/loader/rdma_devices.hpp"
 
 namespace ho::daemon {
 
 namespace {
 
-/// Sessions that half of this process's descriptors are enough for: each takes two a rail of `tcp`,
-/// unless its job asks for more connections.
-std::size_t sessions_for_descriptors(std::size_t rails) {
+/// A session takes so many for each rail of `tcp`, unless its job asks for more connections.
+constexpr std::size_t kTcpDescriptors = 2;
+/// And so many for each device of `ucx`: measured with UCX 1.13 over soft-RoCE.
+constexpr std::size_t kUcxDescriptors = 7;
+
+std::size_t ucx_devices(const DaemonConfig& config) {
+  if (!config.ucx) return 0;
+  const std::string& names = config.ucx->devices;
+  if (names.empty() || names == "all") return transport::active_rdma_devices().size();
+  return 1 + static_cast<std::size_t>(std::count(names.begin(), names.end(), ','));
+}
+
+/// Sessions that half of this process's descriptors are enough for, each by one driver.
+std::size_t sessions_for_descriptors(const DaemonConfig& config) {
+  const std::size_t each =
+      std::max(kTcpDescriptors * config.tcp.size(), kUcxDescriptors * ucx_devices(config));
   rlimit limit{};
-  if (rails == 0 || ::getrlimit(RLIMIT_NOFILE, &limit) != 0) return SIZE_MAX;
-  return std::max<std::size_t>(limit.rlim_cur / 2 / (2 * rails), 16);
+  if (each == 0 || ::getrlimit(RLIMIT_NOFILE, &limit) != 0) return SIZE_MAX;
+  return std::max<std::size_t>(limit.rlim_cur / 2 / each, 16);
 }
 
 }  // namespace
@@ -39,8 +53,7 @@ Pool::Options pool_options(const DaemonConfig& config, std::vector<NumaShare> sh
   options.capacity_bytes = config.ddr_bytes;
   options.segment_bytes = config.segment_bytes;
   options.lease = config.lease;
-  options.sessions_max =
-      std::min(options.sessions_max, sessions_for_descriptors(config.tcp.size()));
+  options.sessions_max = std::min(options.sessions_max, sessions_for_descriptors(config));
   return options;
 }
 

@@ -38,8 +38,9 @@ struct TargetCaps {
 };
 
 /// The serving side of a driver, in the daemon: exposes memory to initiators and makes progress for
-/// them. Threads: one owner thread (the daemon's data thread); nothing blocks except admit() and
-/// expose() (registration).
+/// them. Threads: one owner thread (the daemon's data thread); nothing blocks except admit(),
+/// expose() (registration) and, where a session has devices open, what ends them: fence(),
+/// dismiss() and its last revoke().
 /// Lifecycle: admit(), expose(), revoke(), dismiss() -> shut() -> revoke(), dismiss() ->
 /// destructor.
 class Target {
@@ -59,7 +60,7 @@ class Target {
 
   /// Ends the target's side of a rail: its connections of the session, up to the generation named.
   /// When it returns, nothing that was sent on them reaches memory any more.
-  /// @return the address of that rail from now on, empty: the same. kNotFound: no such session or
+  /// @return the session's address from now on, empty: the same. kNotFound: no such session or
   /// rail; kUnsupported: this driver cannot, and the session's peer is lost with the rail.
   [[nodiscard]] virtual Result<std::string> fence(SessionId session, const RailFence& rail) = 0;
 

@@ -79,9 +79,8 @@ struct RailFence {
 };
 
 /// Asks a peer, by another way than the data's, to end its side of a rail. The answer means that
-/// nothing which was sent on the rail until then reaches memory any more; the text is the address
-/// to reach that rail by from now on, empty: the same. Does not block; called by the transport's
-/// owner thread.
+/// nothing which was sent on the rail until then reaches memory any more; the text is the peer's
+/// address from now on, empty: the same. Does not block; called by the transport's owner thread.
 using FenceRequest = std::function<std::future<Result<std::string>>(const RailFence&)>;
 
 /// How to reach a peer's Target.
@@ -113,7 +112,7 @@ struct GetOp {
   /// The lease on the region: unlike the deadline it never moves, whatever stopped this process.
   TimePoint not_after = TimePoint::max();
   /// Once nothing has moved between here and the peer for so long, it ends with kDeadline before
-  /// its deadline. Only with Caps::gives_back.
+  /// its deadline. Only with Caps::patient.
   Duration patience = Duration::max();
   TrafficClass traffic = TrafficClass::kDeadline;
 };
@@ -129,7 +128,7 @@ struct PutOp {
   /// The lease on the region: unlike the deadline it never moves, whatever stopped this process.
   TimePoint not_after = TimePoint::max();
   /// Once nothing has moved between here and the peer for so long, it ends with kDeadline before
-  /// its deadline. Only with Caps::gives_back.
+  /// its deadline. Only with Caps::patient.
   Duration patience = Duration::max();
   TrafficClass traffic = TrafficClass::kDeadline;
 };

@@ -91,9 +91,11 @@ void Grants::fence(SessionId session, const transport::RailFence& rail, Fenced a
     return answer(Error(Errc::kConflict, "the session's driver has no rails"));
   }
   ++jobs_;
-  const auto told = [this, answer](const Result<std::string>& fenced) {
+  const auto told = [this, session, answer](const Result<std::string>& fenced) {
     HO_CHECK(jobs_ > 0);
     --jobs_;
+    const auto still = admitted_.find(session);
+    if (fenced && !fenced->empty() && still != admitted_.end()) still->second.address = *fenced;
     answer(fenced);
   };
   const auto accepted = data_.fence(admitted->second.driver, session, rail,

@@ -49,7 +49,7 @@ struct Command {
 struct Answer {
   Errc code = Errc::kOk;
   std::uint64_t id = 0;
-  char text[512] = {};  ///< a key, an address, or the error
+  char text[2048] = {};  ///< a key, an address, or the error
 };
 
 /// The options of a child.
@@ -59,6 +59,7 @@ struct Orders {
   char ofi_provider[64] = {};
   char ofi_address[64] = {};
   char tls_folder[512] = {};
+  bool ucx_over_tcp = false;
 };
 
 /// The only session of a process.
@@ -69,6 +70,7 @@ transport::Credentials the_session() { return {SessionId(1), std::string(16, 's'
 constexpr auto kSpin = std::chrono::microseconds(50);
 
 void set_text(Answer& answer, const std::string& text) {
+  HO_CHECK(answer.code != Errc::kOk || text.size() < sizeof answer.text);
   std::strncpy(answer.text, text.c_str(), sizeof answer.text - 1);
 }
 
@@ -241,7 +243,9 @@ Result<std::unique_ptr<Target>> make_target(const TargetProcess::Options& option
     case Driver::kLocal: return transport::make_local_target();
     case Driver::kOfi: return make_ofi(options);
     case Driver::kTcp: return make_tcp(options);
-    case Driver::kUcx: return transport::make_ucx_target(transport::UcxDevices{});
+    case Driver::kUcx:
+      return transport::make_ucx_target(options.ucx_over_tcp ? ucx_over_tcp()
+                                                             : transport::UcxDevices{});
   }
   return Error(Errc::kInvalidArgument, "no such driver");
 }
@@ -258,8 +262,8 @@ Result<std::unique_ptr<Target>> make_target(const TargetProcess::Options& option
   Orders orders;
   UniqueFd none;
   if (!receive_message(kSocket, &orders, sizeof orders, none)) ::_exit(0);  // not needed
-  auto target = make_target(
-      {orders.driver, orders.rails, orders.ofi_provider, orders.ofi_address, orders.tls_folder});
+  auto target = make_target({orders.driver, orders.rails, orders.ofi_provider, orders.ofi_address,
+                             orders.tls_folder, orders.ucx_over_tcp});
   auto address = target ? (*target)->admit(the_session()) : Result<std::string>(target.error());
   Answer hello;
   if (address) {
@@ -285,6 +289,14 @@ Result<Answer> receive_answer(int socket) {
 
 }  // namespace
 
+transport::UcxDevices ucx_over_tcp() {
+  transport::UcxDevices devices;
+  devices.devices = "lo";
+  devices.transports = "tcp";
+  devices.allow_emulation = true;
+  return devices;
+}
+
 /// The channel for fence requests, shared with the threads that wait for answers.
 struct TargetProcess::Fences {
   explicit Fences(UniqueFd fd) : socket(std::move(fd)) {}
@@ -301,8 +313,23 @@ struct TargetProcess::Fences {
     }
     const auto answer = receive_answer(socket.get());
     if (!answer) return answer.error();
+    if (answer->text[0] != '\0') set_address(answer->text);
     return std::string(answer->text);
   }
+
+  /// The session's; a fence may change it.
+  std::string address() {
+    const std::lock_guard lock(address_mutex_);
+    return address_;
+  }
+  void set_address(const std::string& address) {
+    const std::lock_guard lock(address_mutex_);
+    address_ = address;
+  }
+
+ private:
+  std::mutex address_mutex_;  ///< apart from the other: an answer may take long
+  std::string address_;
 };
 
 TargetProcess::TargetProcess(pid_t pid, UniqueFd socket, UniqueFd fences)
@@ -311,8 +338,8 @@ TargetProcess::TargetProcess(pid_t pid, UniqueFd socket, UniqueFd fences)
 transport::PeerAddress TargetProcess::peer(NodeId node) const {
   transport::PeerAddress peer;
   peer.node = node;
-  peer.address = address_;
   peer.session = the_session();
+  peer.address = fences_->address();
   peer.fence = [fences = fences_](const transport::RailFence& fence) {
     auto answer = std::make_shared<std::promise<Result<std::string>>>();
     auto future = answer->get_future();
@@ -363,6 +390,7 @@ Result<void> TargetProcess::begin(const Options& options) {
   HO_CHECK(options.tls_folder.size() < sizeof orders.tls_folder);
   orders.driver = options.driver;
   orders.rails = options.rails;
+  orders.ucx_over_tcp = options.ucx_over_tcp;
   options.ofi_provider.copy(orders.ofi_provider, sizeof orders.ofi_provider);
   options.ofi_address.copy(orders.ofi_address, sizeof orders.ofi_address);
   options.tls_folder.copy(orders.tls_folder, sizeof orders.tls_folder);
@@ -371,7 +399,7 @@ Result<void> TargetProcess::begin(const Options& options) {
   }
   const auto hello = receive_answer(socket_.get());
   if (!hello) return hello.error();
-  address_ = hello->text;
+  fences_->set_address(hello->text);
   return {};
 }
 

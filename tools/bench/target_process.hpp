@@ -10,10 +10,14 @@
 #include "common/base/unique_fd.hpp"
 #include "common/transport/target.hpp"
 #include "common/transport/transport.hpp"
+#include "common/transport/ucx/loader/ucx_module.hpp"
 
 namespace ho::bench {
 
 enum class Driver : std::uint8_t { kLocal, kUcx, kOfi, kTcp };
+
+/// What UCX emulates over the loopback interface, where there is no RDMA device.
+[[nodiscard]] transport::UcxDevices ucx_over_tcp();
 
 /// A memory segment as the daemon makes them: a sealable memfd, faulted in, and mapped here too.
 class Segment {
@@ -44,6 +48,7 @@ class TargetProcess {
     std::string ofi_provider = {};  ///< libfabric's name for a device's provider; empty: its TCP
     std::string ofi_address = {};   ///< numeric; then it is the only rail
     std::string tls_folder = {};    ///< for tcp: of node.crt, node.key, ca.crt; empty: none
+    bool ucx_over_tcp = false;      ///< ucx_over_tcp() instead of devices
   };
   /// Forks a process that waits for begin(), for libraries that do not survive a fork in use
   /// (libfabric's verbs then has devices open). Call while the process has one thread. @return kIo.
@@ -81,7 +86,6 @@ class TargetProcess {
   pid_t pid_;
   UniqueFd socket_;
   std::shared_ptr<Fences> fences_;
-  std::string address_;
   bool reaped_ = false;
 };
 

@@ -77,7 +77,8 @@ Result<RegionId> Initiator::attach(PeerId peer, RegionGrant grant) {
   if (grant.length_bytes == 0) return Error(Errc::kInvalidArgument, "an empty region");
   auto remote = driver_->open_region(grant, owner.rails->count());
   if (!remote) return remote.error();
-  const auto added = owner.rails->add(**remote, clock_.now() + kAttachLimit);
+  const TimePoint now = clock_.now();
+  const auto added = owner.rails->add(**remote, now, now + kAttachLimit);
   if (!added) return added.error();
   const RegionId id(next_id_++);
   owner.regions.push_back(remote->get());

@@ -86,7 +86,8 @@ class Rail {
 
   [[nodiscard]] virtual State state() const = 0;
   /// Why it is kFailed. kUnavailable: nobody there, or lost; kPermissionDenied: the target does not
-  /// take the session; kInvalidArgument: not our kind of target.
+  /// take the session, or, of one that was open, its device has refused an access, which ends the
+  /// connection; kInvalidArgument: not our kind of target.
   [[nodiscard]] virtual Error failure() const = 0;
 
   enum class Trial : std::uint8_t { kNo, kYes };

@@ -106,14 +106,20 @@ void Rails::wait_for_some(const Clock& clock, TimePoint end) {
   }
 }
 
-Result<void> Rails::add(RemoteRegion& region, TimePoint deadline) {
+Result<void> Rails::add(RemoteRegion& region, TimePoint now, TimePoint deadline) {
+  const auto usable = [](const Entry& entry) {
+    return entry.state == State::kOpen && entry.rail->state() == Rail::State::kOpen;
+  };
+  // A rail that does not answer must not use up the others' time.
+  const auto each = (deadline - now) / std::max<std::ptrdiff_t>(
+                                           std::count_if(rails_.begin(), rails_.end(), usable), 1);
   bool tried = false;
   std::optional<Error> first;
   for (Entry& entry : rails_) {
-    if (entry.state != State::kOpen || entry.rail->state() != Rail::State::kOpen) continue;
+    if (!usable(entry)) continue;
+    now += each;
     // A target whose key is good on one rail gave out good keys for all.
-    const auto added =
-        entry.rail->add(region, tried ? Rail::Trial::kNo : Rail::Trial::kYes, deadline);
+    const auto added = entry.rail->add(region, tried ? Rail::Trial::kNo : Rail::Trial::kYes, now);
     if (added) {
       tried = true;
       continue;
@@ -227,7 +233,8 @@ std::optional<Error> Rails::advance(TimePoint now, std::span<RemoteRegion* const
 
 /// Closes an open rail here and asks the peer to do so there. @return the peer is lost with it.
 std::optional<Error> Rails::lose(std::uint32_t number, const Error& why) {
-  if (!peer_.fence) return why;
+  // What a device refuses on one rail it refuses on all.
+  if (!peer_.fence || why.code() == Errc::kPermissionDenied) return why;
   Entry& entry = rails_[number];
   log(LogLevel::kWarning, "lost a rail of a node",
       {{"node", std::to_string(peer_.node.value())},
@@ -245,7 +252,14 @@ std::optional<Error> Rails::advance_ending(Entry& entry, TimePoint now) {
     auto answer = entry.fence->get();
     entry.fence.reset();
     if (!answer) return answer.error().at("ending a rail at its target");
-    if (!answer->empty()) entry.address = std::move(*answer);
+    if (!answer->empty()) {
+      const auto addresses = driver_.rails_of(*answer);
+      if (!addresses) return addresses.error();
+      if (addresses->size() != count()) {
+        return Error(Errc::kInvalidArgument, "the target has another number of rails now");
+      }
+      entry.address = (*addresses)[entry.number];
+    }
   }
   if (entry.rail != nullptr && entry.ops == 0 && entry.rail->state() == Rail::State::kClosed) {
     entry.rail.reset();

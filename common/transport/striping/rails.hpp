@@ -58,7 +58,7 @@ class Rails {
   [[nodiscard]] std::size_t count() const { return rails_.size(); }
   /// Makes a region usable on all open rails, the first of which tries its key; on the others once
   /// they are open. @return as Rail::add().
-  [[nodiscard]] Result<void> add(RemoteRegion& region, TimePoint deadline);
+  [[nodiscard]] Result<void> add(RemoteRegion& region, TimePoint now, TimePoint deadline);
 
   /// Takes an operation. @return the rail that has it; nothing: none is open or has room.
   [[nodiscard]] std::optional<std::uint32_t> post(RailOp& op);
@@ -89,7 +89,7 @@ class Rails {
   /// Moves everything on. Operations that end are appended to `ended`.
   void progress(const Turn& turn, std::vector<RailOp*>& ended);
   /// Moves states on, after ended() had all that came back; opens rails for `regions`.
-  /// @return the peer is lost: there is no fence, or it failed.
+  /// @return the peer is lost: its device refused an access, there is no fence, or that failed.
   [[nodiscard]] std::optional<Error> advance(TimePoint now, std::span<RemoteRegion* const> regions);
   /// Whether old puts of the rail may still come in.
   [[nodiscard]] bool ending(std::uint32_t rail) const {

@@ -16,10 +16,6 @@
 // What the drivers between nodes have in common.
 namespace ho::transport {
 
-/// What a failed rail took with it has this long from then on, so that puts can wait until nothing
-/// of them is on its way any more, and the caller hears of a cut link within 5 s.
-inline constexpr Duration kRepeatTime = std::chrono::seconds(4);
-
 /// Nobody polled for this long with operations under way: this process was stopped (or starved),
 /// and that time says nothing about the peer.
 inline constexpr Duration kOwnPauseMin = std::chrono::milliseconds(250);

@@ -18,9 +18,8 @@ Error not_connected(ucs_status_t status) {
 
 Result<std::unique_ptr<UcxConnection>> UcxConnection::begin(UcxContext& context,
                                                             const std::string& worker,
-                                                            std::vector<UcxPiece*>& ended) {
-  std::unique_ptr<UcxConnection> made(new UcxConnection(context, worker));
-  made->ended_ = &ended;
+                                                            std::size_t pieces_max) {
+  std::unique_ptr<UcxConnection> made(new UcxConnection(context, worker, pieces_max));
   for (Lane& lane : made->lanes_) {
     auto endpoint = UcxEndpoint::create(context, worker);
     if (!endpoint) return endpoint.error();
@@ -46,37 +45,37 @@ Result<void> UcxConnection::outcome() const {
 }
 
 /// Connects the endpoint to try keys on, unless there is one. On failure there is none.
-Result<void> UcxConnection::send_scout(const Clock& clock, TimePoint deadline) {
-  if (scout_ != nullptr) return {};
+Result<void> UcxConnection::connect_trial(const Clock& clock, TimePoint deadline) {
+  if (trial_ != nullptr) return {};
   auto endpoint = UcxEndpoint::create(context_, worker_);
   if (!endpoint) return endpoint.error();
-  scout_ = std::move(*endpoint);
-  scout_->start_connect();
+  trial_ = std::move(*endpoint);
+  trial_->start_connect();
   std::optional<Error> failure;
-  while (!failure && !scout_->ready()) {
+  while (!failure && !trial_->ready()) {
     context_.progress();
     if (clock.now() >= deadline) failure = Error(Errc::kDeadline, "no answer from the target");
   }
-  if (!failure && scout_->error() != UCS_OK) failure = not_connected(scout_->error());
+  if (!failure && trial_->error() != UCS_OK) failure = not_connected(trial_->error());
   if (!failure) return {};
-  scout_.reset();
+  trial_.reset();
   return *failure;
 }
 
 Result<void> UcxConnection::try_key(const KeyTrial& trial, const Clock& clock, TimePoint deadline) {
-  if (auto sent = send_scout(clock, deadline); !sent) return sent;
-  auto key = scout_->unpack(trial.packed);
+  if (auto sent = connect_trial(clock, deadline); !sent) return sent;
+  auto key = trial_->unpack(trial.packed);
   if (!key) return key.error();
   const auto tried = transport::try_key(
-      context_, *scout_, {trial.scratch, trial.scratch_memory, trial.address, key->get()}, clock,
+      context_, *trial_, {trial.scratch, trial.scratch_memory, trial.address, key->get()}, clock,
       deadline);
   if (tried) return tried;
-  scout_.reset();
+  trial_.reset();
   if (tried.error().code() != Errc::kPermissionDenied) return tried;
   // UCX reports the same when the target's process ends its endpoints; then a new one gets no
   // answer.
-  const auto sent = send_scout(clock, deadline);
-  if (sent && !failed()) {
+  const auto sent = connect_trial(clock, deadline);
+  if (sent && !failure()) {
     return Error(Errc::kPermissionDenied,
                  "the target's device refuses the key: " + tried.error().context());
   }
@@ -93,18 +92,27 @@ Result<UcxKeys> UcxConnection::unpack(const std::string& packed) const {
   return keys;
 }
 
-bool UcxConnection::failed() const {
-  return std::any_of(lanes_.begin(), lanes_.end(),
-                     [](const Lane& lane) { return lane.endpoint->error() != UCS_OK; });
+std::optional<Error> UcxConnection::failure() const {
+  ucs_status_t status = UCS_OK;
+  for (const Lane& lane : lanes_) {
+    if (status == UCS_OK) status = lane.endpoint->error();
+  }
+  if (status == UCS_OK) status = status_;
+  if (status == UCS_OK) return std::nullopt;
+  // UCX's name for what the target's device refuses (1.13 to current). TCP has it for any end.
+  const bool refused = status == UCS_ERR_CONNECTION_RESET && !context_.allows_emulation();
+  const Errc code = refused ? Errc::kPermissionDenied : Errc::kUnavailable;
+  return Error(code, ucx_error(status, "the connection has ended").context());
 }
 
 /// One end that a piece waits for has come: its own, or that of its flush.
 void UcxConnection::part_ended(UcxPiece& piece, ucs_status_t status) {
-  if (status != UCS_OK && piece.status == UCS_OK) piece.status = status;
+  if (piece.status == UCS_OK) piece.status = status;
+  if (status_ == UCS_OK) status_ = status;
   HO_CHECK(piece.waits_for > 0);
   if (--piece.waits_for > 0) return;
-  HO_CHECK(piece.ended->size() < piece.ended->capacity());
-  piece.ended->push_back(&piece);
+  HO_CHECK(ended_.size() < ended_.capacity());
+  ended_.push_back(&piece);
 }
 
 /// The piece's own part of its transfer.
@@ -114,7 +122,9 @@ ucp_request_param_t UcxConnection::parameters_of(UcxPiece& piece, const Place& p
       UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMH;
   parameters.cb.send = [](void* request, ucs_status_t status, void* user) {
     ucp_request_free(request);
-    part_ended(*static_cast<UcxPiece*>(user), status);
+    auto& mine = *static_cast<UcxPiece*>(user);
+    mine.of->answered_ = mine.of->answered_ || status == UCS_OK;
+    mine.of->part_ended(mine, status);
   };
   parameters.user_data = &piece;
   parameters.memh = place.memory;
@@ -124,7 +134,7 @@ ucp_request_param_t UcxConnection::parameters_of(UcxPiece& piece, const Place& p
 void UcxConnection::get(LaneKind lane, UcxPiece& piece, const Place& place) {
   piece.waits_for = 1;
   piece.status = UCS_OK;
-  piece.ended = ended_;
+  piece.of = this;
   const ucp_request_param_t parameters = parameters_of(piece, place);
   void* const request = ucp_get_nbx(at(lane).endpoint->handle(), place.local, piece.length_bytes,
                                     place.remote, place.key, &parameters);
@@ -134,7 +144,7 @@ void UcxConnection::get(LaneKind lane, UcxPiece& piece, const Place& place) {
 void UcxConnection::put(LaneKind lane, UcxPiece& piece, const Place& place) {
   piece.waits_for = 2;
   piece.status = UCS_OK;
-  piece.ended = ended_;
+  piece.of = this;
   piece.next = std::exchange(at(lane).unflushed, &piece);
   const ucp_request_param_t parameters = parameters_of(piece, place);
   void* const request = ucp_put_nbx(at(lane).endpoint->handle(), place.local, piece.length_bytes,
@@ -144,7 +154,7 @@ void UcxConnection::put(LaneKind lane, UcxPiece& piece, const Place& place) {
 
 void UcxConnection::flush_ended(Flush& flush, ucs_status_t status) {
   UcxPiece* piece = std::exchange(flush.first, nullptr);
-  flush.active = false;
+  flush.of = nullptr;
   while (piece != nullptr) {
     UcxPiece* const next = std::exchange(piece->next, nullptr);
     part_ended(*piece, status);
@@ -159,15 +169,17 @@ void UcxConnection::flush() {
 void UcxConnection::flush(Lane& lane) {
   if (lane.unflushed == nullptr || lane.endpoint->handle() == nullptr) return;
   const auto idle = std::find_if(lane.flushes.begin(), lane.flushes.end(),
-                                 [](const Flush& flush) { return !flush.active; });
+                                 [](const Flush& flush) { return flush.of == nullptr; });
   if (idle == lane.flushes.end()) return;
-  idle->active = true;
+  idle->of = this;
   idle->first = std::exchange(lane.unflushed, nullptr);
   ucp_request_param_t parameters{};
   parameters.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
   parameters.cb.send = [](void* request, ucs_status_t status, void* user) {
     ucp_request_free(request);
-    flush_ended(*static_cast<Flush*>(user), status);
+    auto& mine = *static_cast<Flush*>(user);
+    mine.of->answered_ = mine.of->answered_ || status == UCS_OK;
+    mine.of->flush_ended(mine, status);
   };
   parameters.user_data = &*idle;
   void* const request = ucp_ep_flush_nbx(lane.endpoint->handle(), &parameters);
@@ -175,11 +187,11 @@ void UcxConnection::flush(Lane& lane) {
 }
 
 void UcxConnection::start_close() {
-  if (scout_ != nullptr) scout_->start_close();
+  if (trial_ != nullptr) trial_->start_close();
   for (Lane& lane : lanes_) {
     lane.endpoint->start_close();
     // No flush will come behind these any more.
-    Flush rest{true, std::exchange(lane.unflushed, nullptr)};
+    Flush rest{this, std::exchange(lane.unflushed, nullptr)};
     flush_ended(rest, UCS_ERR_CANCELED);
   }
 }
@@ -187,11 +199,11 @@ void UcxConnection::start_close() {
 bool UcxConnection::closed() {
   const auto lane_closed = [](const Lane& lane) {
     const bool flushing = std::any_of(lane.flushes.begin(), lane.flushes.end(),
-                                      [](const Flush& flush) { return flush.active; });
+                                      [](const Flush& flush) { return flush.of != nullptr; });
     return !flushing && lane.endpoint->closed();
   };
   return std::all_of(lanes_.begin(), lanes_.end(), lane_closed) &&
-         (scout_ == nullptr || scout_->closed());
+         (trial_ == nullptr || trial_->closed());
 }
 
 }  // namespace ho::transport

@@ -13,7 +13,7 @@
 
 #include "common/base/check.hpp"
 #include "common/base/log.hpp"
-#include "common/transport/striping/lane_loads.hpp"
+#include "common/transport/striping/rail.hpp"
 #include "common/transport/ucx/loader/rdma_devices.hpp"
 #include "common/transport/ucx/ucx_transport.hpp"
 
@@ -121,15 +121,22 @@ Result<std::unique_ptr<UcxContext>> UcxContext::create(const UcxDevices& devices
                                               "' on '" + devices.devices + "'");
     return Error(Errc::kUnsupported, error.context());
   }
+  if (auto worker = made->create_worker(); !worker) return worker.error();
+  return made;
+}
+
+Result<void> UcxContext::create_worker() {
+  HO_CHECK(worker_ == nullptr);
   ucp_worker_params_t worker{};
   worker.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   // One thread at a time, but not always the same: the thread that makes a worker passes it to the
   // thread that moves data. With mode SINGLE a UCX with assertions, as in Debian 13, ends the
   // process.
   worker.thread_mode = UCS_THREAD_MODE_SERIALIZED;
-  status = ucp_worker_create(made->context_, &worker, &made->worker_);
-  if (status != UCS_OK) return ucx_error(status, "making a UCX worker");
-  return made;
+  const ucs_status_t status = ucp_worker_create(context_, &worker, &worker_);
+  if (status == UCS_OK) return {};
+  worker_ = nullptr;
+  return ucx_error(status, "making a UCX worker");
 }
 
 Result<UcxContexts> UcxContext::create_all(const UcxDevices& devices, UcxSide side) {

@@ -53,8 +53,10 @@ class UcxContext {
   /// Makes progress until there is none, in a bounded number of rounds, which suffices for a few
   /// clients that connect. @return the rounds with some.
   std::size_t progress_all();
-  /// Ends all connections.
+  /// Ends all connections. Afterwards nothing that was sent on them reaches memory any more.
   void destroy_worker();
+  /// In place of one that was destroyed. @return as create().
+  [[nodiscard]] Result<void> create_worker();
   [[nodiscard]] Result<std::string> worker_address() const;
 
  private:

@@ -153,8 +153,8 @@ Result<void> try_key(UcxContext& context, UcxEndpoint& endpoint, const UcxTrial&
   if (status == UCS_OK) return {};
   const Error error = ucx_error(status, "reading with the key");
   // A connection that ends by retries has no peer any more; otherwise the device refused the key.
-  const bool gone = status == UCS_ERR_ENDPOINT_TIMEOUT || status == UCS_ERR_UNREACHABLE;
-  return Error(gone ? Errc::kUnavailable : Errc::kPermissionDenied, error.context());
+  return Error(nothing_answers(status) ? Errc::kUnavailable : Errc::kPermissionDenied,
+               error.context());
 }
 
 }  // namespace ho::transport

@@ -61,6 +61,12 @@ class UcxEndpoint {
   ucs_status_t error_ = UCS_OK;
 };
 
+/// Whether a failure is that nothing came back: no peer, or no way to it. Else the peer's device
+/// has refused something, or the peer has ended the connection.
+[[nodiscard]] inline bool nothing_answers(ucs_status_t status) {
+  return status == UCS_ERR_ENDPOINT_TIMEOUT || status == UCS_ERR_UNREACHABLE;
+}
+
 /// Reads one byte at `address` into `scratch`, one byte of registered memory, and waits for it.
 /// @return kPermissionDenied where the target's device refuses; kUnavailable; kDeadline. After a
 /// failure the endpoint cannot be used.

@@ -19,7 +19,7 @@ namespace ho::transport {
 /// kernel is resolving an address, 2 s more if UCX is slow to close the endpoint.
 class UcxRailTry {
  public:
-  /// @param device the device to try. @param worker as UcxWorker::address.
+  /// @param device the device to try. @param worker bytes of its address.
   /// @return kExhausted: the system has no thread for it.
   [[nodiscard]] static Result<std::unique_ptr<UcxRailTry>> begin(UcxDevices device,
                                                                  std::string worker);

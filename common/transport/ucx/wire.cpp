@@ -7,7 +7,7 @@
 
 #include "common/base/check.hpp"
 #include "common/base/checksum.hpp"
-#include "common/transport/striping/lane_loads.hpp"
+#include "common/transport/striping/rail.hpp"
 #include "common/transport/wire_text.hpp"
 
 namespace ho::transport {
@@ -31,31 +31,26 @@ std::optional<std::string> read_summed(std::string_view text, std::string_view s
   return bytes;
 }
 
-std::optional<UcxWorker> read_worker(std::string_view text) {
+std::optional<std::string> read_worker(std::string_view text) {
   const auto fields = split_fields(text);
-  if (fields.size() != 6 || fields[0] != "ucx") return std::nullopt;
-  auto address = read_summed(fields[1], fields[2]);
-  const auto hello = read_hex_number(fields[3]);
-  auto packed = read_summed(fields[4], fields[5]);
-  if (!address || !hello || !packed) return std::nullopt;
-  return UcxWorker{std::move(*address), *hello, std::move(*packed)};
+  if (fields.size() != 3 || fields[0] != "ucx") return std::nullopt;
+  return read_summed(fields[1], fields[2]);
 }
 
 }  // namespace
 
-std::string encode_ucx_address(std::span<const UcxWorker> workers) {
+std::string encode_ucx_address(std::span<const std::string> workers) {
   HO_CHECK(!workers.empty() && workers.size() <= kRailsMax);
   std::string text;
-  for (const UcxWorker& worker : workers) {
+  for (const std::string& worker : workers) {
     if (!text.empty()) text += ',';
-    text += "ucx/" + summed_text(worker.address) + "/" + hex_number(worker.hello) + "/" +
-            summed_text(worker.hello_packed);
+    text += "ucx/" + summed_text(worker);
   }
   return text;
 }
 
-Result<std::vector<UcxWorker>> decode_ucx_address(const std::string& text) {
-  std::vector<UcxWorker> workers;
+Result<std::vector<std::string>> decode_ucx_address(const std::string& text) {
+  std::vector<std::string> workers;
   for (std::string_view rest = text;;) {
     const std::size_t comma = rest.find(',');
     auto worker = read_worker(rest.substr(0, comma));

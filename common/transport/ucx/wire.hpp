@@ -18,19 +18,12 @@ struct UcxKey {
   std::vector<std::string> packed;  ///< bytes of ucp_rkey_pack(), by the target's workers
 };
 
-/// One of a target's workers: it has a device of its own.
-struct UcxWorker {
-  std::string address;       ///< bytes of ucp_worker_get_address()
-  std::uint64_t hello = 0;   ///< the address of a byte that every connected peer may read
-  std::string hello_packed;  ///< the byte's key
-};
-
-/// A target's address as text: for each worker "ucx", its address, hello's place and hello's key,
-/// bytes in hexadecimal and their checksum, separated by '/'; between workers ','. Addresses and
-/// keys have checksums because UCX trusts the bytes that it unpacks.
-[[nodiscard]] std::string encode_ucx_address(std::span<const UcxWorker> workers);
-/// @return kInvalidArgument: not an address of 1 .. kRailsMax workers.
-[[nodiscard]] Result<std::vector<UcxWorker>> decode_ucx_address(const std::string& text);
+/// A target's address as text: for each worker "ucx", then the bytes of ucp_worker_get_address() in
+/// hexadecimal and their checksum, separated by '/'; between workers ','. Addresses and keys have
+/// checksums because UCX trusts the bytes that it unpacks.
+[[nodiscard]] std::string encode_ucx_address(std::span<const std::string> workers);
+/// @return the bytes, by worker; kInvalidArgument: not an address of 1 .. kRailsMax workers.
+[[nodiscard]] Result<std::vector<std::string>> decode_ucx_address(const std::string& text);
 
 /// The key as RegionGrant carries it: base, length, rights, then the packed bytes and their
 /// checksum for each worker, in hexadecimal, separated by '/'.

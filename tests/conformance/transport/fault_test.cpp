@@ -135,10 +135,11 @@ TEST_CASE("transport: memory that is given back is not touched, and a put keeps 
   CHECK(cut > 0);
 }
 
-/// Puts 16 MiB and takes the right back while they are under way. @return whether that cut any.
+/// Puts 48 MiB and takes the right back while they are under way. @return whether that cut any.
 bool revoke_under_puts(const std::string& driver) {
   const std::unique_ptr<Rig> rig = make_rig(driver);
-  constexpr std::uint64_t kOps = 16;
+  // More than is in flight at a time: emulated devices carry puts out while they are posted.
+  constexpr std::uint64_t kOps = 48;
   Bench bench(*rig, kOps * kMiB, kOps * kMiB);
   fill(bench.memory(), 31);
   for (std::uint64_t i = 0; i < kOps; ++i) {

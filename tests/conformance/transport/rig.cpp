@@ -43,8 +43,9 @@ class RealRig final : public Rig {
  public:
   /// `width`: rails of tcp and ofi, threads of local.
   enum class Tls : std::uint8_t { kNo, kYes };
-  explicit RealRig(bench::Driver driver, std::uint32_t width = 1, Tls tls = Tls::kNo)
-      : driver_(driver), width_(width) {
+  explicit RealRig(bench::Driver driver, std::uint32_t width = 1, Tls tls = Tls::kNo,
+                   transport::UcxDevices ucx = {})
+      : driver_(driver), width_(width), ucx_(std::move(ucx)) {
     if (tls == Tls::kYes) {
       Certificates& authority = the_authority();
       daemon_tls_ = authority.daemon();
@@ -72,6 +73,7 @@ class RealRig final : public Rig {
     }
     if (driver_ == bench::Driver::kUcx) {
       transport::UcxOptions options;
+      options.devices = ucx_;
       if (depth > 0) options.depth_ops_max = depth;
       auto made = transport::make_ucx_transport(options, clock_);
       if (!made) FAIL(made.error().message());
@@ -103,8 +105,8 @@ class RealRig final : public Rig {
       process = std::move(spares().back());
       spares().pop_back();
     }
-    const auto begun =
-        process->begin({driver_, width_, provider_, environment("HO_OFI_ADDRESS"), daemon_tls_});
+    const auto begun = process->begin({driver_, width_, provider_, environment("HO_OFI_ADDRESS"),
+                                       daemon_tls_, ucx_.allow_emulation});
     if (!begun) FAIL(begun.error().message());
     targets_.push_back(std::move(process));
     return targets_.size() - 1;
@@ -149,7 +151,8 @@ class RealRig final : public Rig {
   void kill(std::size_t target) override { targets_.at(target)->signal(SIGKILL); }
   [[nodiscard]] bool alive(std::size_t target) override { return targets_.at(target)->alive(); }
   [[nodiscard]] bool served_by_device() const override {
-    return driver_ == bench::Driver::kUcx || provider_.starts_with("verbs");
+    const bool ucx = driver_ == bench::Driver::kUcx && !ucx_.allow_emulation;
+    return ucx || provider_.starts_with("verbs");
   }
   void idle(Transport& /*initiator*/) override { std::this_thread::yield(); }
 
@@ -165,6 +168,7 @@ class RealRig final : public Rig {
   const std::string provider_ = environment("HO_OFI_PROVIDER");
   const bench::Driver driver_;
   const std::uint32_t width_;
+  const transport::UcxDevices ucx_;
   std::string daemon_tls_;  ///< folders; empty: without TLS
   std::string job_tls_;
   SteadyClock clock_;
@@ -263,6 +267,10 @@ std::unique_ptr<Rig> make_rig(const std::string& driver) {
   if (driver == "local") return std::make_unique<RealRig>(bench::Driver::kLocal);
   if (driver == "local-threads") return std::make_unique<RealRig>(bench::Driver::kLocal, 3);
   if (driver == "ucx") return std::make_unique<RealRig>(bench::Driver::kUcx);
+  if (driver == "ucx-tcp") {
+    return std::make_unique<RealRig>(bench::Driver::kUcx, 1, RealRig::Tls::kNo,
+                                     bench::ucx_over_tcp());
+  }
   if (driver == "tcp") return std::make_unique<RealRig>(bench::Driver::kTcp);
   if (driver == "tcp-rails") return std::make_unique<RealRig>(bench::Driver::kTcp, 2);
   if (driver == "tcp-tls") {

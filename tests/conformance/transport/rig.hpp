@@ -62,7 +62,7 @@ class Rig {
 
 /// "local", "local-threads" (copies shared by three), "tcp", "tcp-rails" (targets with two
 /// addresses), "tcp-tls" (two addresses, encrypted), "ofi" (over TCP unless HO_OFI_PROVIDER says
-/// otherwise), "ucx" or "sim".
+/// otherwise), "ucx", "ucx-tcp" (what UCX emulates over TCP, for cases without faults) or "sim".
 [[nodiscard]] std::unique_ptr<Rig> make_rig(const std::string& driver);
 
 /// A deadline from now.

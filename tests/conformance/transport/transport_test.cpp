@@ -12,9 +12,10 @@ namespace {
 
 using transport::Rights;
 
-#define HO_ANY_DRIVER()                                                                            \
-  const std::string driver = GENERATE(from_range(drivers({"local", "tcp", "ofi", "ucx", "sim"}))); \
-  INFO("driver " << driver);                                                                       \
+#define HO_ANY_DRIVER()                                                                \
+  const std::string driver =                                                           \
+      GENERATE(from_range(drivers({"local", "tcp", "ofi", "ucx", "ucx-tcp", "sim"}))); \
+  INFO("driver " << driver);                                                           \
   const std::unique_ptr<Rig> rig = make_rig(driver)
 
 bool equal(std::span<const std::byte> a, std::span<const std::byte> b) {

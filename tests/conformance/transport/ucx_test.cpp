@@ -3,8 +3,13 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <cstring>
+#include <filesystem>
+#include <iterator>
+#include <memory>
 #include <string>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "common/transport/ucx/loader/rdma_devices.hpp"
 #include "common/transport/ucx/loader/ucx_module.hpp"
@@ -135,6 +140,46 @@ TEST_CASE("ucx: a guessed key, and another target's, are refused, and the good o
   CHECK(rig->alive(other));
 }
 
+TEST_CASE("ucx: a key opens nothing on the connections of another session") {
+  if (!has_device()) return;
+  const auto target = transport::make_ucx_target({});
+  if (!target) FAIL(target.error().message());
+  const auto segment = bench::Segment::create(64 * kKiB);
+  REQUIRE(segment.ok());
+  std::vector<std::string> keys;
+  std::vector<std::string> addresses;
+  for (const SessionId session : {SessionId(1), SessionId(2)}) {
+    const auto address = (*target)->admit({session, ""});
+    REQUIRE(address.ok());
+    addresses.push_back(*address);
+    const auto exposed =
+        (*target)->expose({(*segment)->bytes(), Rights::kReadWrite, (*segment)->fd(), session});
+    REQUIRE(exposed.ok());
+    keys.push_back(exposed->key);
+  }
+  const std::jthread owner([&](const std::stop_token& stop) {
+    while (!stop.stop_requested()) (void)(*target)->progress();
+  });
+  {
+    const SteadyClock clock;
+    const auto initiator = transport::make_ucx_transport({}, clock);
+    REQUIRE(initiator.ok());
+    const auto attach = [&](std::size_t session, std::size_t key) {
+      const auto peer = (*initiator)->connect({NodeId(1), addresses[session]}, clock.now() + 20s);
+      if (!peer) FAIL(peer.error().message());
+      transport::RegionGrant grant;
+      grant.key = keys[key];
+      grant.length_bytes = 64 * kKiB;
+      const auto region = (*initiator)->attach(*peer, std::move(grant));
+      return region ? Errc::kOk : region.error().code();
+    };
+    CHECK(attach(0, 0) == Errc::kOk);
+    CHECK(attach(1, 1) == Errc::kOk);
+    CHECK(attach(0, 1) == Errc::kPermissionDenied);
+    CHECK(attach(1, 0) == Errc::kPermissionDenied);
+  }
+}
+
 TEST_CASE("ucx: a revoked key opens nothing of what is exposed after it") {
   if (!has_device()) return;
   const auto rig = make_rig("ucx");
@@ -189,26 +234,87 @@ TEST_CASE("ucx: a closed peer can be connected again, many times, in one process
   CHECK(std::memcmp(bench.memory().data(), bench.exposed.truth.data(), kMiB) == 0);
 }
 
+/// A target over what UCX emulates, which any machine has; nullptr: it has no UCX.
+std::unique_ptr<transport::Target> make_target_anywhere() {
+  auto target = transport::make_ucx_target(bench::ucx_over_tcp());
+  if (target) return std::move(*target);
+  skip(target.error().message());
+  return nullptr;
+}
+
 TEST_CASE("ucx: a target that was shut takes nothing new in, and gives back what it has") {
-  transport::UcxDevices devices;
-  devices.transports = "tcp";
-  devices.allow_emulation = true;  // nothing is transferred: any machine will do
-  const auto target = transport::make_ucx_target(devices);
-  if (!target) return skip(target.error().message());
+  const auto target = make_target_anywhere();
+  if (target == nullptr) return;
   const auto segment = bench::Segment::create(64 * kKiB);
   REQUIRE(segment.ok());
   const transport::ExposeRequest request{(*segment)->bytes(), Rights::kRead, (*segment)->fd(),
                                          SessionId(1)};
-  const auto exposed = (*target)->expose(request);
+  CHECK(target->expose(request).error().code() == Errc::kNotFound);
+  REQUIRE(target->admit({SessionId(1), ""}).ok());
+  const auto exposed = target->expose(request);
   REQUIRE(exposed.ok());
-  REQUIRE((*target)->admit({SessionId(1), ""}).ok());
-  (*target)->shut();
-  CHECK((*target)->admit({SessionId(2), ""}).error().code() == Errc::kUnavailable);
-  CHECK((*target)->expose(request).error().code() == Errc::kUnavailable);
-  CHECK((*target)->revoke(exposed->id).ok());
-  CHECK((*target)->progress() == 0);
-  CHECK((*target)->arm());
-  (*target)->shut();
+  target->shut();
+  CHECK(target->admit({SessionId(2), ""}).error().code() == Errc::kUnavailable);
+  CHECK(target->expose(request).error().code() == Errc::kUnavailable);
+  CHECK(target->fence(SessionId(1), {0, 1}).error().code() == Errc::kUnavailable);
+  CHECK(target->revoke(exposed->id).ok());
+  CHECK(target->progress() == 0);
+  CHECK(target->arm());
+  target->shut();
+}
+
+TEST_CASE("ucx: a fence gives its rail another address once, and none after the session") {
+  const auto target = make_target_anywhere();
+  if (target == nullptr) return;
+  const auto first = target->admit({SessionId(1), ""});
+  const auto other = target->admit({SessionId(2), ""});
+  REQUIRE((first.ok() && other.ok()));
+  CHECK(*first != *other);
+  const auto fenced = target->fence(SessionId(1), {0, 7});
+  REQUIRE(fenced.ok());
+  CHECK(*fenced != *first);
+  // Asked again, or late, what has come since stays.
+  for (const std::uint32_t generation : {7U, 3U}) {
+    const auto again = target->fence(SessionId(1), {0, generation});
+    REQUIRE(again.ok());
+    CHECK(*again == *fenced);
+  }
+  CHECK(target->fence(SessionId(1), {1, 8}).error().code() == Errc::kNotFound);
+  CHECK(target->fence(SessionId(3), {0, 1}).error().code() == Errc::kNotFound);
+  const auto segment = bench::Segment::create(64 * kKiB);
+  REQUIRE(segment.ok());
+  const auto exposed =
+      target->expose({(*segment)->bytes(), Rights::kReadWrite, (*segment)->fd(), SessionId(1)});
+  REQUIRE(exposed.ok());
+  target->dismiss(SessionId(1));
+  CHECK(target->fence(SessionId(1), {0, 9}).error().code() == Errc::kNotFound);
+  CHECK(target->revoke(exposed->id).ok());
+  CHECK(target->revoke(exposed->id).error().code() == Errc::kNotFound);
+  // The other session is as it was, and so is a new one of the same number.
+  CHECK(target->fence(SessionId(2), {0, 1}).ok());
+  CHECK(target->admit({SessionId(1), ""}).ok());
+}
+
+TEST_CASE("ucx: many sessions wake and sleep, and take nothing with them") {
+  const auto target = make_target_anywhere();
+  if (target == nullptr) return;
+  constexpr std::uint64_t kSessions = 40;
+  const auto descriptors = [] {
+    const std::filesystem::directory_iterator folder("/proc/self/fd");
+    return std::distance(begin(folder), end(folder));
+  };
+  const auto before = descriptors();
+  for (int round = 0; round < 2; ++round) {
+    for (std::uint64_t i = 1; i <= kSessions; ++i) REQUIRE(target->admit({SessionId(i), ""}).ok());
+    CHECK_FALSE(target->arm());  // all are new, and may have work
+    const auto limit = std::chrono::steady_clock::now() + 20s;
+    while (!target->arm() && std::chrono::steady_clock::now() < limit) (void)target->progress();
+    CHECK(target->arm());
+    CHECK(target->progress() == 0);
+    for (std::uint64_t i = 1; i <= kSessions; ++i) target->dismiss(SessionId(i));
+    CHECK(target->arm());
+    CHECK(descriptors() == before);
+  }
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ constexpr const char* kAllDevices = "";
 constexpr auto kToldMax = 5000ms;
 /// An emulated machine may not connect within the time limit of a job.
 constexpr auto kConnectMax = 30s;
-/// The client retries a lost rail after 5 s, then 10 s, 20 s, 40 s later.
+/// The client tries a lost rail again and again, in the end after a minute.
 constexpr auto kBackMax = 90s;
 
 /// The pool and the link to cut. Skips the case if they are not given.

@@ -120,7 +120,7 @@ TEST_CASE("faults: a rail that is down from the start is unused until its link i
   CHECK(Clock::now() - before < within(3s));
   CHECK(job.caller().right());
   REQUIRE(links->up(1));
-  // The client retries after 5 s, then 10 s and so on, for a second each time.
+  // The client tries again and again, with longer and longer pauses.
   const std::uint64_t idle = links->carried_bytes(1);
   while (links->carried_bytes(1) - idle < Caller::kAreaBytes) {
     REQUIRE(Clock::now() - before < within(40s));

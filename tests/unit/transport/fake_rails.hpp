@@ -25,9 +25,7 @@ class FakeRail final : public Rail {
   ~FakeRail() override;
 
   [[nodiscard]] State state() const override { return state_; }
-  [[nodiscard]] Error failure() const override {
-    return Error(Errc::kUnavailable, "the test broke it");
-  }
+  [[nodiscard]] Error failure() const override { return Error(why_, "the test broke it"); }
   [[nodiscard]] Result<void> add(RemoteRegion& region, Trial trial, TimePoint) override;
   [[nodiscard]] bool post(RailOp& op) override;
   bool progress(std::vector<RailOp*>& ended) override;
@@ -35,7 +33,10 @@ class FakeRail final : public Rail {
   void give_back(RailOp& op) override { op.bytes = nullptr; }
 
   void open() { state_ = State::kOpen; }
-  void break_down() { state_ = State::kFailed; }
+  void break_down(Errc why = Errc::kUnavailable) {
+    state_ = State::kFailed;
+    why_ = why;
+  }
   /// The first operation ends so.
   void end_first(Errc outcome) {
     ops.front()->outcome = outcome;
@@ -50,10 +51,13 @@ class FakeRail final : public Rail {
   bool slow_to_close = false;  ///< as a device
   std::size_t regions = 0;
   std::size_t tried_keys = 0;
+  bool answers_keys = true;
+  TimePoint key_end;  ///< until when the last key could be tried
 
  private:
   FakeDriver& driver_;
   State state_ = State::kConnecting;
+  Errc why_ = Errc::kUnavailable;
   std::vector<RailOp*> back_;
 };
 
@@ -137,7 +141,9 @@ inline bool FakeRail::progress(std::vector<RailOp*>& ended) {
 inline FakeRail::~FakeRail() {
   if (driver_.rails[spec.number] == this) driver_.rails.erase(spec.number);
 }
-inline Result<void> FakeRail::add(RemoteRegion&, Trial trial, TimePoint) {
+inline Result<void> FakeRail::add(RemoteRegion&, Trial trial, TimePoint deadline) {
+  key_end = deadline;
+  if (!answers_keys) return Error(Errc::kDeadline, "the test said so");
   ++regions;
   tried_keys += trial == Trial::kYes ? 1 : 0;
   return {};

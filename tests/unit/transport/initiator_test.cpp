@@ -110,14 +110,37 @@ TEST_CASE("initiator: puts wait for the rail's end here as well, as devices take
   CHECK(bed.turn() == Ended{{1, Errc::kOk}});
 }
 
-TEST_CASE("initiator: a fence's answer may name another address for the rail") {
-  Bed bed(Fenced::kYes, "a");
+TEST_CASE("initiator: a fence's answer may name another address, with as many rails") {
+  Bed bed(Fenced::kYes, "ab");
   REQUIRE(bed.get(1).ok());
   bed.rail(0).break_down();
   (void)bed.turn();
-  bed.fences.asked.at(0).answer.set_value(std::string("z"));
+  bed.fences.asked.at(0).answer.set_value(std::string("zb"));
   (void)bed.turn();
   CHECK(bed.rail(0).spec.address == "z");
+  CHECK(bed.rail(1).spec.address == "b");
+  bed.rail(0).break_down();
+  (void)bed.turn();
+  bed.fences.asked.at(1).answer.set_value(std::string("z"));
+  CHECK(bed.turn() == Ended{{1, Errc::kUnavailable}});
+}
+
+TEST_CASE("initiator: a rail that does not answer a key leaves the others time to take it") {
+  Bed bed(Fenced::kYes, "ab");
+  bed.rail(0).answers_keys = false;
+  CHECK(bed.initiator->attach(bed.peer, Bed::grant()).ok());
+  CHECK(bed.rail(1).tried_keys == 1);  // the first key was tried on the other rail
+  CHECK(bed.rail(0).key_end < bed.rail(1).key_end);
+  bed.rail(1).answers_keys = false;
+  CHECK(bed.initiator->attach(bed.peer, Bed::grant()).error().code() == Errc::kDeadline);
+}
+
+TEST_CASE("initiator: an access that a device refuses costs the peer, not rail after rail") {
+  Bed bed(Fenced::kYes, "ab");
+  REQUIRE(bed.get(1).ok());
+  bed.rail(0).break_down(Errc::kPermissionDenied);
+  CHECK(bed.turn() == Ended{{1, Errc::kUnavailable}});
+  CHECK(bed.fences.asked.empty());
 }
 
 TEST_CASE("initiator: a peer without a fence, or whose fence fails, is lost with a rail") {

@@ -18,7 +18,7 @@ namespace ho::transport {
 // should pay for. These functions load UCX only when they make a driver.
 
 /// Which RDMA devices a side uses, 8 at most. Transfers use all of them. When one fails, its
-/// transfers are repeated over another, and it is tried again later. Only hardware transports are
+/// transfers are repeated over another, and it is connected again. Only hardware transports are
 /// enabled: over TCP and shared memory UCX emulates one-sided access by messages, which needs the
 /// daemon's CPU and allows a dying client to end the daemon.
 struct UcxDevices {
@@ -33,40 +33,36 @@ struct UcxDevices {
 /// How the initiator's side of the UCX driver behaves.
 struct UcxOptions {
   UcxDevices devices;
-  std::uint32_t depth_ops_max = 4096;  ///< operations accepted and not yet polled
-  std::uint64_t chunk_bytes = kMiB;    ///< larger operations are cut into pieces of this size
-  std::uint32_t chunks_max = 1024;     ///< pieces in flight to all peers together
+  std::uint32_t depth_ops_max = 4096;          ///< operations accepted and not yet polled
   std::uint64_t flight_bytes_max = 32 * kMiB;  ///< bytes of large operations in flight to one peer
 };
 
-/// Makes the initiator's side of the `ucx` driver. Each peer and device has three reliable
+/// Makes the initiator's side of the `ucx` driver. Each peer and rail has three reliable
 /// connections: one for operations up to 64 KiB, one for larger ones, and one on which attach()
 /// tries each key, since a refused key costs a connection.
 ///
 /// Gets and puts do not need the target's CPU: they go on while the daemon sleeps or is stopped.
-/// Only connect() needs it. If the target dies, operations in flight end with kUnavailable after
-/// some 1 s of the device's own retries. An idle target is not watched: the owner of the control
-/// connection notices at once and calls close_peer(). With several devices, one on which nothing
-/// came back for 0.5 s while something did on another is given up; its gets are repeated on others
-/// at once, its puts some 0.2 s after its connections have ended.
+/// Only connecting and fences need it. If the target dies, the device's own retries give its rails
+/// up after some 1 s, and operations end when the fence fails. An idle target is not watched: the
+/// owner of the control connection notices at once and calls close_peer(). What becomes of
+/// rails and operations otherwise is the same for all network drivers: striping/initiator.hpp.
 ///
-/// An operation that passes its deadline closes its peer. It ends with kDeadline, the peer's other
-/// operations with kUnavailable, each when the device has released its bytes. `clock` outlives the
-/// transport.
+/// `clock` outlives the transport.
 /// @return kUnsupported (no RDMA device, or none that UCX can use; no module, or one that does not
 /// fit); kInvalidArgument.
 [[nodiscard]] Result<std::unique_ptr<Transport>> make_ucx_transport(const UcxOptions& options,
                                                                     const Clock& clock);
 
-/// Makes the daemon's side of the `ucx` driver. Exposed memory is registered where it lies and
-/// pinned until revoke(). The device checks key and range of each access, but not the right to
+/// Makes the daemon's side of the `ucx` driver. Each session opens the devices for itself, in
+/// admit(), which takes some milliseconds. Exposed memory is registered where it lies and pinned
+/// until revoke(). The device checks key and range of each access, but not the right to
 /// write: UCX registers all memory for reading and writing. So only the initiator enforces a
 /// read-only grant.
 /// @return as make_ucx_transport().
 [[nodiscard]] Result<std::unique_ptr<Target>> make_ucx_target(const UcxDevices& devices);
 
 /// Incremented whenever UcxModule or a type that its functions name changes.
-inline constexpr std::uint32_t kUcxModuleAbi = 3;
+inline constexpr std::uint32_t kUcxModuleAbi = 4;
 /// The build facts that a module must share with its opener beyond the number: version, compiler,
 /// sizes.
 inline constexpr const char* kUcxModuleBuild = HO_VERSION ", " __VERSION__;
