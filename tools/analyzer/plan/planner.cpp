@@ -1,10 +1,14 @@
 #include "tools/analyzer/plan/planner.hpp"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <optional>
+#include <span>
+#include <unordered_map>
 #include <utility>
 
+#include "common/base/checksum.hpp"
 #include "common/base/prng.hpp"
 #include "tools/analyzer/plan/feasible.hpp"
 #include "tools/analyzer/plan/homes.hpp"
@@ -63,6 +67,28 @@ bool is_close(const PlanInput& input, const Plan& plan) {
   return static_cast<double>(plan.step_ns) <= static_cast<double>(input.bound_ns) * kCloseEnough;
 }
 
+/// Equal for decisions that are packed alike.
+std::uint64_t key_of(const Decisions& decisions, const std::vector<std::uint8_t>& tier_of,
+                     bool uses_flash) {
+  ChecksumStream sum;
+  const auto add = [&sum](const auto& values) { sum.update(std::as_bytes(std::span(values))); };
+  add(decisions.moved);
+  add(decisions.leave_by);
+  add(decisions.fetch_from);
+  add(decisions.fetched_by);
+  add(decisions.latest_fetch);
+  add(decisions.store_from);
+  add(decisions.stored_by);
+  add(decisions.on_flash);
+  add(decisions.staged);
+  add(decisions.stage_in_from);
+  add(decisions.slot_until);
+  add(decisions.stage_out_from);
+  add(tier_of);
+  add(std::array{uses_flash});
+  return sum.digest();
+}
+
 /// Plans one step. Run once.
 class Planner {
  public:
@@ -92,7 +118,13 @@ class Planner {
   [[nodiscard]] PassOptions options_of(std::size_t series) const;
   void vary(Homes homes);
   bool spread_homes();
-  [[nodiscard]] Plan pack(Decisions decisions);
+  /// The outcome of packing decisions. Their plan was kept if it was the best.
+  struct Packed {
+    std::vector<std::int64_t> over_bytes;
+    std::vector<std::int64_t> over_slot_bytes;
+    bool wants_patience = false;  ///< it nearly fits, and was not packed with more work
+  };
+  const Packed& pack(Decisions decisions);
   bool keep(Plan plan);
   void record_homes(Plan& plan) const;
   void hold_back_slots(const std::vector<std::int64_t>& over_bytes);
@@ -110,6 +142,8 @@ class Planner {
   std::int64_t near_first_ns_ = INT64_MAX;     ///< the shortest step with those
   std::vector<std::int64_t> held_slot_bytes_;  ///< of local DDR, for what packing wastes there
   std::uint64_t patience_left_ = maker_.effort().more_patience;
+  std::unordered_map<std::uint64_t, Packed> packed_;  ///< by key_of()
+  bool kept_ = false;                                 ///< the last one to be packed is the best
   Decisions last_;                ///< packed or refused last; kept for homes that may be spread
   bool too_long_played_ = false;  ///< a step that was not packed for its length
   bool short_played_ = false;
@@ -117,17 +151,28 @@ class Planner {
   Plan best_;
 };
 
-Plan Planner::pack(Decisions decisions) {
+/// Packs decisions, unless equal ones were, and keeps the plan if it is the best so far.
+const Planner::Packed& Planner::pack(Decisions decisions) {
   if (in_.tiers.size() > 1) last_ = decisions;
+  kept_ = false;
+  const std::uint64_t key = key_of(decisions, maker_.tier_of(), maker_.uses_flash());
+  const auto [found, fresh] = packed_.try_emplace(key);
+  Packed& packed = found->second;
+  if (!fresh && !(packed.wants_patience && patience_left_ > 0)) return packed;
   const std::uint64_t patience = maker_.effort().patience;
   Plan out = maker_.pack(std::move(decisions), patience);
   const std::uint64_t near_bytes = in_.budget_bytes + in_.budget_bytes / kNearMiss;
-  if (patience_left_ > 0 && out.draft.arena_bytes > in_.budget_bytes &&
-      out.draft.arena_bytes <= near_bytes) {
+  packed.wants_patience =
+      out.draft.arena_bytes > in_.budget_bytes && out.draft.arena_bytes <= near_bytes;
+  if (packed.wants_patience && patience_left_ > 0) {
     patience_left_ -= std::min(patience_left_, kMorePatience * patience);
     out = maker_.pack(std::move(out.decisions), kMorePatience * patience);
+    packed.wants_patience = false;
   }
-  return out;
+  packed.over_bytes = out.draft.over_bytes;
+  packed.over_slot_bytes = out.draft.over_slot_bytes;
+  kept_ = keep(std::move(out));
+  return packed;
 }
 
 /// @return whether the plan is the best so far.
@@ -184,7 +229,7 @@ void Planner::play_with_less_room() {
     auto played = maker_.play(std::move(options), Slots::kLimited);
     if (!played || played->step_ns >= best_.step_ns || too_long(played->step_ns)) continue;
     played->decisions.decided_by.series = static_cast<int>(series) + 1;
-    keep(pack(std::move(played->decisions)));
+    pack(std::move(played->decisions));
   }
 }
 
@@ -210,13 +255,12 @@ void Planner::play_series(std::size_t count) {
       }
       short_played_ = true;
       played->decisions.decided_by.series = static_cast<int>(s) + 1;
-      Plan next = pack(std::move(played->decisions));
-      on = search.next(next.draft.over_bytes);
-      if (!next.draft.over_slot_bytes.empty()) {
-        hold_back_slots(next.draft.over_slot_bytes);
+      const Packed& packed = pack(std::move(played->decisions));
+      on = search.next(packed.over_bytes);
+      if (!packed.over_slot_bytes.empty()) {
+        hold_back_slots(packed.over_slot_bytes);
         on = true;
       }
-      keep(std::move(next));
     }
   }
 }
@@ -280,7 +324,8 @@ void Planner::vary(Homes homes_move) {
       played->decisions.decided_by.varied = true;
     }
     const bool promises = played && played->step_ns < best_.step_ns;
-    if (promises && keep(pack(std::move(played->decisions)))) {
+    if (promises) pack(std::move(played->decisions));
+    if (promises && kept_) {
       rules = std::move(next_rules);
     } else {
       maker_.use_homes(homes, links);
