@@ -340,6 +340,7 @@ void Node::join() {
                           });
   HO_CHECK(joined.ok());
   parts.membership = std::move(*joined);
+  if (parts.membership) offer_name_claims(parts.service, parts.membership, parts.io);
 }
 
 void Node::note_state(LogLevel level, std::string_view what, std::vector<LogField> fields) {

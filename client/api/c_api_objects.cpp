@@ -216,6 +216,10 @@ ho_status ho_publisher_open(ho_pool* pool, const ho_object_options* options,
     known.chunking =
         read->options.chunks == HO_CHUNKS_GRID ? ho::Chunking::kGrid : ho::Chunking::kRows;
     known.link_bytes_per_s = read->options.link_bytes_per_s;
+    if (read->options.exclusive > 1) {
+      return Error(Errc::kInvalidArgument, "exclusive: 0 or 1");
+    }
+    known.exclusive = read->options.exclusive == 1;
     known.name = std::move(read->name);
     known.secret = std::move(read->secret);
     known.mesh = std::move(read->mesh);

@@ -139,6 +139,13 @@ Result<void> Publisher::announce(const ObjectPart& part) {
   return told_->object_publish(node.session, options_.secret, part, clock_.now() + kControlTimeout);
 }
 
+/// Asks for a version in the whole pool, where that is wanted.
+Result<void> Publisher::reserve(const ObjectPartId& id) {
+  if (!options_.exclusive) return {};
+  const NodeSession& node = pool_.nodes()[node_.value()];
+  return told_->object_claim(node.session, options_.secret, id, clock_.now() + kControlTimeout);
+}
+
 /// A daemon that took over from the last one has the bytes, and does not know the versions. If it
 /// does not answer, the next restart or the next publish() tries again.
 void Publisher::announce_again() {
@@ -147,7 +154,8 @@ void Publisher::announce_again() {
   told_ = std::move(now);
   for (Slot& slot : slots_) {
     if (!slot.announced) continue;
-    const auto again = announce(slot.part);
+    auto again = reserve(slot.part.id);
+    if (again) again = announce(slot.part);
     slot.heard = again || again.error().code() == Errc::kAlreadyExists;
     if (slot.heard) continue;
     const bool silent =
@@ -202,6 +210,7 @@ Result<void> Publisher::publish(std::uint64_t version, std::uint64_t run) {
 }
 
 Result<void> Publisher::try_publish(std::uint64_t version, std::uint64_t run) {
+  const ObjectPartId id{options_.name, version, run, manifest_.part};
   Slot* slot = nullptr;
   {
     const std::lock_guard lock(mutex_);
@@ -211,12 +220,13 @@ Result<void> Publisher::try_publish(std::uint64_t version, std::uint64_t run) {
       return one.announced && one.heard && one.part.id.version == version;
     });
     if (heard) return {};  // the last try's, whose answer was lost
+    // Before the oldest version makes room for it.
+    if (auto ok = reserve(id); !ok) return ok;
     const auto free = free_slot();
     if (!free) return free.error();
     slot = *free;
   }
   // Not announced, so nobody else looks at it.
-  const ObjectPartId id{options_.name, version, run, manifest_.part};
   if (auto ok = put(*slot, id); !ok) return ok.error();
   return make_visible(*slot, id);
 }

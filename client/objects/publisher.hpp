@@ -39,6 +39,7 @@ class Publisher {
     std::uint32_t versions = 2;  ///< kept
     Chunking chunking = Chunking::kRows;
     std::uint64_t link_bytes_per_s = 0;  ///< limit of publish(); 0: none
+    bool exclusive = false;              ///< a version is reserved in the whole pool first
     std::vector<ObjectTensor> tensors;
     std::vector<ObjectMemory> memory;  ///< this rank's tiles, parallel to tensors; not copied
   };
@@ -55,7 +56,8 @@ class Publisher {
 
   /// Copies the tensors as they are, and makes them visible as `version`. Waits.
   /// @return kInvalidArgument: not above the last one; kBusy: readers have all kept versions open;
-  /// kAlreadyExists: another run has this version; kUnavailable, kDeadline: the node is lost, or
+  /// kAlreadyExists: another run has this version (without Options::exclusive: on this node);
+  /// kUnsupported: the pool cannot reserve versions; kUnavailable, kDeadline: the node is lost, or
   /// silent: then the version may be visible all the same, and its number is used up.
   [[nodiscard]] Result<void> publish(std::uint64_t version) {
     return publish(version, options_.run);
@@ -90,6 +92,7 @@ class Publisher {
   void announce_again();
   [[nodiscard]] Result<void> make_visible(Slot& slot, const ObjectPartId& id);
   [[nodiscard]] Result<void> announce(const ObjectPart& part);
+  [[nodiscard]] Result<void> reserve(const ObjectPartId& id);
 
   Pool& pool_;
   const Options options_;

@@ -33,6 +33,7 @@ Act act_of(const pb::Request& request) {
     case pb::Request::kBlocksReserve:
     case pb::Request::kBlocksSettle:
     case pb::Request::kObjectsPublish:
+    case pb::Request::kObjectsClaim:
     case pb::Request::kObjectsDrop:
     case pb::Request::kObjectsFind:
     case pb::Request::kObjectsOpen:

@@ -256,6 +256,7 @@ void Service::handle(const Request& request, const PeerInfo& peer, const Reply& 
     case pb::Request::kBlocksList:
     case pb::Request::kBlocksClear: return handle_blocks(request, peer, reply);
     case pb::Request::kObjectsPublish: return objects_publish(request, peer, reply);
+    case pb::Request::kObjectsClaim: return objects_claim(request, peer, reply);
     case pb::Request::kObjectsDrop: return objects_drop(request, peer, reply);
     case pb::Request::kObjectsFind: return objects_find(request, peer, reply);
     case pb::Request::kObjectsOpen: return objects_open(request, peer, reply);
@@ -426,6 +427,7 @@ void Service::set_others(const std::vector<NodeInfo>& nodes) {
 void Service::tick() {
   if (blocks_ != nullptr) blocks_->tick(clock_.now());
   objects_.tick();
+  unclaim(object_claims_.take_ended(pool_));
   keeper_.tick(clock_.now());
   std::erase_if(progress_, [&](const auto& one) { return pool_.sessions().count(one.first) == 0; });
   staging_.tick(clock_.now());

@@ -22,6 +22,7 @@
 #include "daemon/control/events.hpp"
 #include "daemon/grant/grants.hpp"
 #include "daemon/grant/staging.hpp"
+#include "daemon/objects/object_claims.hpp"
 #include "daemon/objects/object_directory.hpp"
 #include "daemon/pool/pool.hpp"
 #include "proto/control/control_values.hpp"
@@ -170,6 +171,14 @@ class Service {
   void set_others(const std::vector<NodeInfo>& nodes);
   /// How they are known has. Notes when trouble begins, and when it ends.
   void set_membership(const MembershipStatus& status);
+  /// How names are taken in the whole pool. An answer comes on the control thread.
+  struct NameClaims {
+    using Answer = std::function<void(const Result<void>&)>;
+    std::function<void(const std::string& name, const std::string& value, Answer answer)> claim;
+    std::function<void(const std::string& name, const std::string& value)> unclaim;
+  };
+  /// From now on; without it no version of an object can be reserved.
+  void set_name_claims(NameClaims claims) { name_claims_ = std::move(claims); }
   /// The certificate has been read again.
   void set_certificate_ends(const std::string& time) { facts_.protection.certificate_ends = time; }
 
@@ -210,6 +219,8 @@ class Service {
   void blocks_list(const Request& request, const Reply& reply);
   void blocks_clear(const Request& request, const PeerInfo& peer, const Reply& reply);
   void objects_publish(const Request& request, const PeerInfo& peer, const Reply& reply);
+  void objects_claim(const Request& request, const PeerInfo& peer, const Reply& reply);
+  void unclaim(const std::vector<ObjectClaims::Taken>& ended);
   void objects_drop(const Request& request, const PeerInfo& peer, const Reply& reply);
   void objects_find(const Request& request, const PeerInfo& peer, const Reply& reply);
   void objects_open(const Request& request, const PeerInfo& peer, const Reply& reply);
@@ -256,6 +267,8 @@ class Service {
   TimePoint next_return_{};
   BlockStore* blocks_ = nullptr;
   ObjectDirectory objects_;
+  ObjectClaims object_claims_;
+  NameClaims name_claims_;
   Keeper& keeper_;
   const Clock& clock_;
   NodeFacts facts_;

@@ -28,6 +28,46 @@ void Service::objects_publish(const Request& request, const PeerInfo& peer, cons
   static_cast<void>(reply(response, {}));
 }
 
+void Service::objects_claim(const Request& request, const PeerInfo& peer, const Reply& reply) {
+  const pb::ObjectsClaimRequest& body = request.objects_claim();
+  const auto session = session_of(body);
+  if (!session) return refuse(request, session.error(), reply);
+  const TenantSpec tenant{peer.owner, body.name(), body.secret()};
+  if (const auto ok = check_tenant(tenant); !ok) return refuse(request, ok.error(), reply);
+  if (!name_claims_.claim) {
+    return refuse(request,
+                  Error(Errc::kUnsupported,
+                        "the nodes of this pool are not listed in etcd, so that nothing can be "
+                        "reserved in all of it: membership in deploy/docs/membership.md"),
+                  reply);
+  }
+  if (const auto room = object_claims_.check_room(*session); !room) {
+    return refuse(request, room.error(), reply);
+  }
+  const std::string name = ObjectClaims::name_of(tenant, body.version());
+  const std::string value = ObjectClaims::value_of(body.run());
+  const std::string version = tenant.name + "@" + std::to_string(body.version());
+  pb::Response response = answer_to(request);
+  name_claims_.claim(name, value, [=, this](const Result<void>& claimed) mutable {
+    if (!claimed) {
+      static_cast<void>(
+          reply(refused("objects_claim", response.id(), claimed.error().at(version)), {}));
+      return;
+    }
+    if (pool_.sessions().count(*session) == 0) {
+      name_claims_.unclaim(name, value);  // it ended meanwhile
+    } else {
+      object_claims_.add(*session, name, value);
+    }
+    response.mutable_objects_claim();
+    static_cast<void>(reply(response, {}));
+  });
+}
+
+void Service::unclaim(const std::vector<ObjectClaims::Taken>& ended) {
+  for (const ObjectClaims::Taken& one : ended) name_claims_.unclaim(one.name, one.value);
+}
+
 void Service::objects_drop(const Request& request, const PeerInfo& peer, const Reply& reply) {
   const pb::ObjectsDropRequest& body = request.objects_drop();
   const auto session = session_of(body);
@@ -35,6 +75,7 @@ void Service::objects_drop(const Request& request, const PeerInfo& peer, const R
   const TenantSpec tenant{peer.owner, body.name(), body.secret()};
   const auto done = objects_.drop(*session, tenant, take_object_id(body));
   if (!done) return refuse(request, done.error(), reply);
+  unclaim(object_claims_.take(*session, ObjectClaims::name_of(tenant, body.version())));
   pb::Response response = answer_to(request);
   response.mutable_objects_drop();
   static_cast<void>(reply(response, {}));

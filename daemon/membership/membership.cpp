@@ -40,6 +40,9 @@ Membership::~Membership() {
   etcd_.cancel();
   bell_.notify_one();
   thread_.join();
+  for (const Change& change : changes_) {
+    if (change.answer) change.answer(Error(Errc::kCanceled, "the daemon ends"));
+  }
 }
 
 void Membership::withdraw() {
@@ -48,9 +51,51 @@ void Membership::withdraw() {
   bell_.notify_one();
 }
 
+void Membership::claim(Claim claim, Claimed answer) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (changes_.size() < kClaimsWaitingMax) {
+      changes_.push_back({std::move(claim), std::move(answer)});
+      bell_.notify_one();
+      return;
+    }
+  }
+  answer(Error(Errc::kBusy, "too many names wait for etcd"));
+}
+
+void Membership::unclaim(Claim claim) {
+  const std::lock_guard lock(mutex_);
+  changes_.push_back({std::move(claim), nullptr});
+  bell_.notify_one();
+}
+
+Result<void> Membership::take(const Claim& claim) {
+  if (!lease_) return Error(Errc::kUnavailable, "this daemon is not listed in etcd now");
+  if (auto taken = book_.claim(claim, *lease_); !taken) return taken;
+  claims_[claim.name] = claim.value;
+  return {};
+}
+
+void Membership::change_claims() {
+  std::vector<Change> changes;
+  {
+    const std::lock_guard lock(mutex_);
+    changes.swap(changes_);
+  }
+  for (const Change& change : changes) {
+    if (change.answer) {
+      change.answer(take(change.claim));
+    } else if (claims_.erase(change.claim.name) > 0 && lease_) {
+      // Where this fails, the end of the lease does it.
+      static_cast<void>(book_.unclaim(change.claim));
+    }
+  }
+}
+
 void Membership::run() {
   bool signed_out = false;
-  for (;;) {
+  for (TimePoint next = clock_.now();;) {
+    change_claims();
     const TimePoint now = clock_.now();
     bool withdrawn = false;
     bool stopping = false;
@@ -64,23 +109,28 @@ void Membership::run() {
       static_cast<void>(book_.sign_out(options_.self.info.node));
       lease_.reset();
     }
-    signed_out = withdrawn;
+    const bool signed_out_before = std::exchange(signed_out, withdrawn);
     if (stopping) return;
+    if (now < next && withdrawn == signed_out_before) {
+      wait(next, withdrawn);
+      continue;
+    }
     Result<void> outcome;
     if (!withdrawn && !replaced_) outcome = stay_listed();
     if (const auto looked = look(now); !looked && outcome) outcome = looked;
     table_.tick(now);
     note(outcome, now);
     tell_(view(now));
-    wait(now + kPeriod, withdrawn);
+    next = now + kPeriod;
+    wait(next, withdrawn);
   }
 }
 
-/// Returns early at the end, or when it is withdrawn, which it was or was not so far.
+/// Returns early at the end, for claims, or when it is withdrawn, which it was or was not so far.
 void Membership::wait(TimePoint until, bool was_withdrawn) {
   std::unique_lock lock(mutex_);
   bell_.wait_for(lock, std::max<Duration>(until - clock_.now(), Duration::zero()),
-                 [&] { return stopping_ || withdrawn_ != was_withdrawn; });
+                 [&] { return stopping_ || withdrawn_ != was_withdrawn || !changes_.empty(); });
 }
 
 /// Renews the lease, or signs in.
@@ -104,6 +154,11 @@ Result<void> Membership::sign_in() {
   if (!listed) return listed;
   lease_ = *lease;
   table_.expect_news();
+  // Under the new lease, before the old one ends. A name that another one has by now is lost.
+  std::erase_if(claims_, [&](const auto& one) {
+    const auto kept = book_.claim({one.first, one.second}, *lease_);
+    return !kept && kept.error().code() == Errc::kAlreadyExists;
+  });
   return {};
 }
 

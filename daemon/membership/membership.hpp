@@ -3,6 +3,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -47,8 +48,25 @@ class Membership {
   /// Takes this daemon off the list, for good. Does not wait.
   void withdraw();
 
+  static constexpr std::size_t kClaimsWaitingMax = 256;
+  /// Called once: on the thread, or where it ends before that.
+  using Claimed = std::function<void(const Result<void>&)>;
+  /// Takes a name for this daemon, as long as it is listed; any thread. kAlreadyExists; kBusy: too
+  /// many wait; kUnavailable: it is not listed now; kCanceled; else as EtcdClient.
+  void claim(Claim claim, Claimed answer);
+  /// Gives it back, sooner or later; any thread.
+  void unclaim(Claim claim);
+
  private:
+  /// A change of claims that waits for the thread.
+  struct Change {
+    Claim claim;
+    Claimed answer;  ///< null: gives it back
+  };
+
   void run();
+  void change_claims();
+  [[nodiscard]] Result<void> take(const Claim& claim);
   void wait(TimePoint until, bool was_withdrawn);
   [[nodiscard]] Result<void> stay_listed();
   [[nodiscard]] Result<void> sign_in();
@@ -62,13 +80,15 @@ class Membership {
   EtcdClient etcd_;
   PhoneBook book_;
   MemberTable table_;
-  std::optional<EtcdLease> lease_;  ///< has a value: listed, as far as we know
-  bool replaced_ = false;           ///< another daemon signed in with our number
-  std::mutex mutex_;                ///< for bell_: a wait of a second that the end cuts short
+  std::optional<EtcdLease> lease_;             ///< has a value: listed, as far as we know
+  std::map<std::string, std::string> claims_;  ///< that it has, by name
+  bool replaced_ = false;                      ///< another daemon signed in with our number
+  std::mutex mutex_;  ///< for bell_: a wait of a second that the end cuts short
   std::condition_variable bell_;
-  bool stopping_ = false;   ///< under mutex_
-  bool withdrawn_ = false;  ///< under mutex_
-  std::thread thread_;      ///< last: starts when all the rest is there
+  bool stopping_ = false;        ///< under mutex_
+  bool withdrawn_ = false;       ///< under mutex_
+  std::vector<Change> changes_;  ///< under mutex_
+  std::thread thread_;           ///< last: starts when all the rest is there
 };
 
 }  // namespace ho::daemon

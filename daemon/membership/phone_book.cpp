@@ -2,7 +2,9 @@
 
 #include <etcd.pb.h>
 #include <google/protobuf/util/json_util.h>
+#include <openssl/evp.h>
 
+#include <array>
 #include <charconv>
 #include <set>
 
@@ -153,6 +155,50 @@ Result<void> PhoneBook::sign_out(NodeId node) {
   EtcdTransaction entry;
   entry.erase = {alive_key(node)};
   const auto outcome = etcd_.commit(entry);
+  if (!outcome) return outcome.error();
+  return {};
+}
+
+std::string PhoneBook::claim_key(const std::string& name) const {
+  std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
+  unsigned int length = 0;
+  HO_CHECK(EVP_Digest(name.data(), name.size(), digest.data(), &length, EVP_sha256(), nullptr) ==
+           1);
+  constexpr const char* kDigits = "0123456789abcdef";
+  std::string key = prefix_ + "/claims/";
+  for (unsigned int i = 0; i < length; ++i) {
+    key += kDigits[digest[i] >> 4U];
+    key += kDigits[digest[i] & 15U];
+  }
+  return key;
+}
+
+Result<void> PhoneBook::claim(const Claim& claim, EtcdLease lease) {
+  const std::string key = claim_key(claim.name);
+  EtcdTransaction take;
+  take.absent = {key};
+  take.put = {{key, claim.value}};
+  take.lease = lease;
+  take.look = {key};
+  auto outcome = etcd_.commit(take);
+  if (!outcome) return outcome.error();
+  if (outcome->done) return {};
+  // With our value it may be under a lease that ends, as after etcd was away.
+  EtcdTransaction renew;
+  renew.equal = {{key, claim.value}};
+  renew.put = take.put;
+  renew.lease = lease;
+  outcome = etcd_.commit(renew);
+  if (!outcome) return outcome.error();
+  if (outcome->done) return {};
+  return Error(Errc::kAlreadyExists, "another one has it in this pool");
+}
+
+Result<void> PhoneBook::unclaim(const Claim& claim) {
+  EtcdTransaction give;
+  give.equal = {{claim_key(claim.name), claim.value}};
+  give.erase = {claim_key(claim.name)};
+  const auto outcome = etcd_.commit(give);
   if (!outcome) return outcome.error();
   return {};
 }

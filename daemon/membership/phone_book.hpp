@@ -9,11 +9,18 @@
 
 namespace ho::daemon {
 
+/// A name that is to have one value in the whole pool. It may hold a secret: etcd gets its digest.
+struct Claim {
+  std::string name;
+  std::string value;
+};
+
 /// The keys of one pool in etcd:
 ///
 ///   PREFIX/machines/MACHINE = NODE     never changed: which number a machine has
 ///   PREFIX/ids/NODE = MACHINE          never changed: whose number it is
 ///   PREFIX/alive/NODE = MemberRecord   under the lease of a daemon that runs
+///   PREFIX/claims/DIGEST = VALUE       likewise: a name that is taken; its SHA-256
 ///
 /// Owner: one thread, which waits for each answer. Outcomes as of EtcdClient.
 class PhoneBook {
@@ -35,6 +42,11 @@ class PhoneBook {
   [[nodiscard]] Result<void> sign_in(const Member& self, EtcdLease lease);
   [[nodiscard]] Result<void> sign_out(NodeId node);
 
+  /// Takes a name for one value, under the lease. @return kAlreadyExists: it has another value.
+  [[nodiscard]] Result<void> claim(const Claim& claim, EtcdLease lease);
+  /// Gives it back, if it has this value.
+  [[nodiscard]] Result<void> unclaim(const Claim& claim);
+
   /// The version of the book, and this daemon's own entry if it is listed.
   struct Glance {
     BookVersion version;
@@ -53,6 +65,7 @@ class PhoneBook {
   [[nodiscard]] std::string id_key(NodeId node) const;
   [[nodiscard]] std::string alive_key(NodeId node) const;
   [[nodiscard]] EtcdTransaction entry_of(NodeId node) const;
+  [[nodiscard]] std::string claim_key(const std::string& name) const;
 
   EtcdClient& etcd_;
   const std::string prefix_;

@@ -176,6 +176,11 @@ class ControlClient {
   /// from another run. kNotFound: a segment is not the session's.
   [[nodiscard]] Result<void> object_publish(const Session& session, const std::string& secret,
                                             const ObjectPart& part, TimePoint deadline);
+  /// Reserves the version of `id` for its run in the whole pool, until this session's part of it is
+  /// dropped. @return kAlreadyExists: another run has it; kUnsupported: the pool has no etcd;
+  /// kUnavailable: etcd does not answer.
+  [[nodiscard]] Result<void> object_claim(const Session& session, const std::string& secret,
+                                          const ObjectPartId& id, TimePoint deadline);
   /// Ends a part of this session. @return kBusy: a reader has it open; kNotFound.
   [[nodiscard]] Result<void> object_drop(const Session& session, const std::string& secret,
                                          const ObjectPartId& id, TimePoint deadline);

@@ -31,6 +31,20 @@ Result<void> ControlClient::object_publish(const Session& session, const std::st
   return {};
 }
 
+Result<void> ControlClient::object_claim(const Session& session, const std::string& secret,
+                                         const ObjectPartId& id, TimePoint deadline) {
+  pb::Request request;
+  auto* const body = request.mutable_objects_claim();
+  control::put_session(session, body);
+  body->set_secret(secret);
+  body->set_name(id.name);
+  body->set_version(id.version);
+  body->set_run(id.run);
+  const auto reply = connection_->call(std::move(request), deadline);
+  if (!reply) return reply.error();
+  return {};
+}
+
 Result<void> ControlClient::object_drop(const Session& session, const std::string& secret,
                                         const ObjectPartId& id, TimePoint deadline) {
   pb::Request request;

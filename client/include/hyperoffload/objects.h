@@ -82,6 +82,12 @@ typedef struct ho_object_options {
      the others' parts do not come in 2 s a step, it reads all from the publisher. The name has at
      most 223 bytes then. NULL or "": none. */
   const char* relay;
+  /* Publishers: 1: ho_publish first reserves the version for this run in the whole pool, so that of
+     several runs one publishes it, whatever nodes they use. The nodes of the pool must be listed in
+     etcd. Lasts as long as the version does and etcd answers the node: one that is cut off from
+     etcd for 5 s keeps its versions, and another run may publish them, too. 0: versions of two runs
+     exclude each other on one node alone. */
+  uint32_t exclusive;
 } ho_object_options;
 
 /* A tensor, as this rank has it. The library copies all of it except `data`. */
@@ -111,7 +117,9 @@ HO_API ho_status ho_publisher_open(ho_pool* pool, const ho_object_options* optio
  * HO_OK                this rank's part is visible.
  * HO_INVALID_ARGUMENT  the version is not above the last one; versions begin at 1.
  * HO_BUSY              readers have all versions open that are kept: nothing was done, try again.
- * HO_ALREADY_EXISTS    another run has published this version, and its session has not ended.
+ * HO_ALREADY_EXISTS    another run has published or reserved this version, and its session has not
+ *                      ended.
+ * HO_UNSUPPORTED       `exclusive` is set, and the nodes are not listed in etcd.
  * HO_UNAVAILABLE, HO_DEADLINE   the node is lost or did not answer: go on with the next version. */
 HO_API ho_status ho_publish(ho_publisher* publisher, uint64_t version);
 /* Ends all versions of the publisher, also those that readers have open: their reads fail. NULL is

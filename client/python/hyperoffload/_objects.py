@@ -38,7 +38,7 @@ class _Options(ctypes.Structure):
     _fields_ = [("struct_bytes", ctypes.c_size_t), ("name", ctypes.c_char_p),
                 ("secret", ctypes.c_char_p), ("mesh", ctypes.c_char_p), ("rank", ctypes.c_uint32),
                 ("run", ctypes.c_uint64), ("versions", ctypes.c_uint32), ("link_bytes_per_s", ctypes.c_uint64),
-                ("chunks", ctypes.c_uint32), ("relay", ctypes.c_char_p)]
+                ("chunks", ctypes.c_uint32), ("relay", ctypes.c_char_p), ("exclusive", ctypes.c_uint32)]
 
 
 class _Tensor(ctypes.Structure):
@@ -107,7 +107,7 @@ def _take(name, value):
 
 class _Object:
     def __init__(self, pool, name, tensors, mesh, rank, secret, run=0, versions=0, link=0, chunks=0,
-                 relay=""):
+                 relay="", exclusive=False):
         self._lib = _library.library()
         _declare(self._lib)
         self._keep, self._tensors = [], []
@@ -123,7 +123,7 @@ class _Object:
                 self._tensors.append((tensor_name, keep[1], record.data))
         options = _Options(ctypes.sizeof(_Options), _text("name", name), _text("secret", secret), _text("mesh", mesh),
                            _number("rank", rank, _U32_MAX), _number("run", run), _number("versions", versions, _U32_MAX),
-                           _number("link", link), chunks, _text("relay", relay))
+                           _number("link", link), chunks, _text("relay", relay), bool(exclusive))
         self._own = isinstance(pool, str)
         self._pool = _library.Pool(pool, name) if self._own else pool
         self._handle = ctypes.c_void_p()
@@ -171,20 +171,23 @@ class Publisher(_Object):
     one rank. `run`: a number that all ranks of this run have, and no other run; 0: drawn, for one rank.
     `versions` are kept at a time, until close(). `chunks`: "rows", or "grid", with which readers that need parts of rows
     fetch little more than these, and both sides copy once more. `link`: publish() takes at most so many bytes per
-    second; 0: no limit."""
+    second; 0: no limit. `exclusive`: of several runs one publishes a version, whatever nodes they use, and the others
+    get Error "already exists"; the pool's nodes must be listed in etcd."""
 
     _OPEN, _CLOSE = "ho_publisher_open", "ho_publisher_close"
     _CHUNKS = {"rows": 0, "grid": 1}
 
     def __init__(self, pool: str, name: str, tensors: Mapping[str, Any], *, mesh: str = "", rank: int = 0,
-                 run: int = 0, versions: int = 2, secret: str = "", chunks: str = "rows", link: int = 0) -> None:
+                 run: int = 0, versions: int = 2, secret: str = "", chunks: str = "rows", link: int = 0,
+                 exclusive: bool = False) -> None:
         if chunks not in self._CHUNKS:
             raise ValueError(f"chunks: {chunks!r} is not one of {sorted(self._CHUNKS)}")
-        super().__init__(pool, name, tensors, mesh, rank, secret, run, versions, link, self._CHUNKS[chunks])
+        super().__init__(pool, name, tensors, mesh, rank, secret, run, versions, link, self._CHUNKS[chunks],
+                         exclusive=exclusive)
 
     def publish(self, version: int) -> None:
         """Copies the tensors into the pool and makes them visible. Raises Error: "busy" where readers
-        have all kept versions open."""
+        have all kept versions open; "already exists" where another run has this version."""
         self._check_places()
         _library._check(self._lib.ho_publish(self._handle, _number("version", version)))
 

@@ -1,8 +1,9 @@
 """Daemons that list themselves in a real etcd of three members. etcd comes, goes and forgets; sessions stay.
 
-Usage: membership_test.py CLI DAEMON HOLDER GPT TEST
+Usage: membership_test.py CLI DAEMON HOLDER GPT TEST [LIBRARY PACKAGE]
 """
 import json
+import os
 import pathlib
 import re
 import signal
@@ -275,6 +276,58 @@ def a_copied_machine_is_noticed(folder, etcd, start):
     copy.end()
     eventually(a.log, lambda: a.trouble() == "")
     eventually(a.log, lambda: '"name":"a"' in etcd.keys("/hyperoffload/alive/").get("/hyperoffload/alive/0", ""))
+
+
+def one_run_has_a_version(folder, etcd, start):
+    os.environ["HYPEROFFLOAD_LIBRARY"] = sys.argv[6]
+    sys.path.insert(0, sys.argv[7])
+    import hyperoffload
+
+    a, b = start("a"), start("b")
+    eventually(a.log, lambda: a.nodes() == {0: "a", 1: "b"} and b.nodes() == {0: "a", 1: "b"})
+    data = memoryview(bytearray(64)).cast("I")
+
+    def publisher(daemon, run, **more):
+        return hyperoffload.Publisher(daemon.pool, "policy", {"w": data}, run=run, exclusive=True, **more)
+
+    def claims():
+        return sorted(etcd.keys("/hyperoffload/claims/").values())
+
+    def refusal(who, version):
+        try:
+            who.publish(version)
+        except hyperoffload.Error as error:
+            return error.name
+        return None
+
+    with publisher(a, 1) as first:
+        with publisher(b, 2) as second, publisher(b, 2, secret="s" * 16) as other:
+            first.publish(1)
+            assert refusal(second, 1) == "already-exists"
+            other.publish(1)  # another tenant's object
+            second.publish(2)
+            assert refusal(first, 2) == "already-exists"
+            first.publish(3)
+            listed = subprocess.run([CLI, "objects", "ls", "--pool", a.pool, "-o", "json"], capture_output=True, text=True,
+                                    check=True)
+            assert all(one["objects"] for one in json.loads(listed.stdout)["nodes"]), listed.stdout  # on both nodes
+            assert claims() == ["run 1", "run 1", "run 2", "run 2"]
+            first.publish(4)  # two are kept
+            assert claims() == ["run 1", "run 1", "run 2", "run 2"]
+            # Forgotten by etcd: each daemon takes its names again.
+            etcd.wipe()
+            eventually(a.log, lambda: claims() == ["run 1", "run 1", "run 2", "run 2"])
+            assert refusal(second, 4) == "already-exists"
+            # Without etcd nothing is reserved, and nothing published is lost.
+            etcd.end_all()
+            assert refusal(second, 5) in ("unavailable", "deadline")
+            etcd.start_all()
+            assert etcd.wait_healthy(range(3))
+            eventually(a.log, lambda: a.trouble() == "" and b.trouble() == "")
+            second.publish(6)
+        # What a session had is free again.
+        eventually(a.log, lambda: claims() == ["run 1", "run 1"])
+    eventually(a.log, lambda: claims() == [])
 
 
 def a_drained_node_is_shown(folder, etcd, start):

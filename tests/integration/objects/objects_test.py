@@ -159,6 +159,8 @@ def numbers_and_texts(pool):
                   {"link": -1}, {"secret": "sixteen bytes and\0more"}, {"mesh": "1:a\0"}):
         assert next(iter(wrong)) in refuses(ValueError, lambda: hyperoffload.Publisher(pool, "numbers", tensors, **wrong)), wrong
     refuses(ValueError, lambda: hyperoffload.Publisher(pool, "num\0bers", tensors))
+    with hyperoffload.Publisher(pool, "alone", tensors, exclusive=True) as one:
+        assert "not listed in etcd" in refuses(hyperoffload.Error, lambda: one.publish(1))
     refuses(ValueError, lambda: hyperoffload.Publisher(pool, "numbers", {"x\0y": bytearray(8)}))
     refuses(ValueError, lambda: hyperoffload.Publisher(pool, "numbers", {"x": hyperoffload.Tile(bytearray(8), "-", (-1,))}))
 

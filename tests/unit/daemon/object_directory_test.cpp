@@ -3,6 +3,8 @@
 #include <catch2/catch.hpp>
 #include <vector>
 
+#include "daemon/objects/object_claims.hpp"
+
 namespace {
 
 using namespace ho;
@@ -215,4 +217,32 @@ TEST_CASE("objects: an old version is found behind more new ones than fit an ans
   CHECK(old.front().id.version == 1);
   CHECK(rig.objects.find(rig.tenant, 0, 2).size() == 2);
   CHECK(rig.objects.find(rig.tenant, 0, 0).empty());
+}
+
+TEST_CASE("objects: reserved versions end with their part or session, and are limited", "[unit]") {
+  Rig rig;
+  daemon::ObjectClaims claims;
+  const SessionId one = rig.session();
+  const SessionId other = rig.session();
+  const std::string name = daemon::ObjectClaims::name_of(rig.tenant, 1);
+  CHECK(name != daemon::ObjectClaims::name_of({"uid 2", "w", ""}, 1));
+  CHECK(name != daemon::ObjectClaims::name_of(rig.tenant, 2));
+  claims.add(one, name, "run 1");
+  claims.add(one, name, "run 1");  // asked again
+  CHECK(claims.take(other, name).empty());
+  REQUIRE(claims.take(one, name).size() == 1);
+  CHECK(claims.take(one, name).empty());
+  constexpr std::size_t kMost = daemon::ObjectClaims::kMax / daemon::ObjectClaims::kShare;
+  for (std::size_t i = 0; i < kMost; ++i) {
+    REQUIRE(claims.check_room(one).ok());
+    claims.add(one, std::to_string(i), "run 1");
+  }
+  CHECK(code(claims.check_room(one)) == Errc::kExhausted);
+  CHECK(claims.check_room(other).ok());
+  claims.add(other, "0", "run 2");
+  CHECK(claims.take_ended(rig.pool).empty());
+  CHECK(rig.pool.close_session(one).empty());
+  CHECK(claims.take_ended(rig.pool).size() == kMost);
+  CHECK(claims.take_ended(rig.pool).empty());
+  CHECK(claims.take(other, "0").front().value == "run 2");
 }
