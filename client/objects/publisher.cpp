@@ -152,11 +152,16 @@ void Publisher::announce_again() {
   auto now = pool_.await_control(node_);
   if (now == told_) return;
   told_ = std::move(now);
+  bool reserves = options_.exclusive;
   for (Slot& slot : slots_) {
     if (!slot.announced) continue;
-    auto again = reserve(slot.part.id);
-    if (again) again = announce(slot.part);
+    const auto again = announce(slot.part);
     slot.heard = again || again.error().code() == Errc::kAlreadyExists;
+    // A published version stays, whether it can be reserved again or not.
+    if (slot.heard && reserves) {
+      const auto reserved = reserve(slot.part.id);
+      reserves = reserved || reserved.error().code() == Errc::kAlreadyExists;
+    }
     if (slot.heard) continue;
     const bool silent =
         again.error().code() == Errc::kUnavailable || again.error().code() == Errc::kDeadline;

@@ -76,13 +76,16 @@ Result<void> Membership::take(const Claim& claim) {
   return {};
 }
 
-void Membership::change_claims() {
-  std::vector<Change> changes;
-  {
-    const std::lock_guard lock(mutex_);
-    changes.swap(changes_);
-  }
-  for (const Change& change : changes) {
+/// Makes the changes that wait, but does not put off the next look, or the end.
+void Membership::change_claims(TimePoint until) {
+  while (clock_.now() < until) {
+    Change change;
+    {
+      const std::lock_guard lock(mutex_);
+      if (stopping_ || changes_.empty()) return;
+      change = std::move(changes_.front());
+      changes_.pop_front();
+    }
     if (change.answer) {
       change.answer(take(change.claim));
     } else if (claims_.erase(change.claim.name) > 0 && lease_) {
@@ -95,7 +98,7 @@ void Membership::change_claims() {
 void Membership::run() {
   bool signed_out = false;
   for (TimePoint next = clock_.now();;) {
-    change_claims();
+    change_claims(next);
     const TimePoint now = clock_.now();
     bool withdrawn = false;
     bool stopping = false;

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <deque>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -65,7 +66,7 @@ class Membership {
   };
 
   void run();
-  void change_claims();
+  void change_claims(TimePoint until);
   [[nodiscard]] Result<void> take(const Claim& claim);
   void wait(TimePoint until, bool was_withdrawn);
   [[nodiscard]] Result<void> stay_listed();
@@ -85,10 +86,10 @@ class Membership {
   bool replaced_ = false;                      ///< another daemon signed in with our number
   std::mutex mutex_;  ///< for bell_: a wait of a second that the end cuts short
   std::condition_variable bell_;
-  bool stopping_ = false;        ///< under mutex_
-  bool withdrawn_ = false;       ///< under mutex_
-  std::vector<Change> changes_;  ///< under mutex_
-  std::thread thread_;           ///< last: starts when all the rest is there
+  bool stopping_ = false;       ///< under mutex_
+  bool withdrawn_ = false;      ///< under mutex_
+  std::deque<Change> changes_;  ///< under mutex_
+  std::thread thread_;          ///< last: starts when all the rest is there
 };
 
 }  // namespace ho::daemon

@@ -172,7 +172,7 @@ class Publisher(_Object):
     `versions` are kept at a time, until close(). `chunks`: "rows", or "grid", with which readers that need parts of rows
     fetch little more than these, and both sides copy once more. `link`: publish() takes at most so many bytes per
     second; 0: no limit. `exclusive`: of several runs one publishes a version, whatever nodes they use, and the others
-    get Error "already exists"; the pool's nodes must be listed in etcd."""
+    get Error "already-exists"; the pool's nodes must be listed in etcd."""
 
     _OPEN, _CLOSE = "ho_publisher_open", "ho_publisher_close"
     _CHUNKS = {"rows": 0, "grid": 1}
@@ -187,7 +187,7 @@ class Publisher(_Object):
 
     def publish(self, version: int) -> None:
         """Copies the tensors into the pool and makes them visible. Raises Error: "busy" where readers
-        have all kept versions open; "already exists" where another run has this version."""
+        have all kept versions open; "already-exists" where another run has this version."""
         self._check_places()
         _library._check(self._lib.ho_publish(self._handle, _number("version", version)))
 

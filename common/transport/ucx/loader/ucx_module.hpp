@@ -54,7 +54,7 @@ struct UcxOptions {
                                                                     const Clock& clock);
 
 /// Makes the daemon's side of the `ucx` driver. Each session opens the devices for itself, in
-/// admit(), which takes some milliseconds. Exposed memory is registered where it lies and pinned
+/// admit(), which blocks meanwhile. Exposed memory is registered where it lies and pinned
 /// until revoke(). The device checks key and range of each access, but not the right to
 /// write: UCX registers all memory for reading and writing. So only the initiator enforces a
 /// read-only grant.
