@@ -299,12 +299,14 @@ class Replay:
             if self._demand.works:
                 self._demand.settle()
             place, self._ended = self._ended, None
-            self._plan.after(place)
+            # Before the plan brings what follows: the script may have them, a cycle of objects that Python has
+            # yet to find, or for a moment the thread of an accelerator's backward(), which has just ended.
             alive = [reference for reference in self._through if not reference.expired()]
-            if alive:  # the script has them, or a cycle of objects that Python has yet to find
+            if alive:
                 self._demand.ended += alive
                 self._demand.refuses = True
             self._through.clear()
+            self._plan.after(place)
 
     def _names_outputs(self, outputs, result):
         """Finds the storages that a call has made. Returns whether they are as in the recorded step."""
