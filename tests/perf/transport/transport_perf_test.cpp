@@ -36,8 +36,8 @@ TEST_CASE("transport: a local get of 64 B takes about a microsecond at the media
 
 TEST_CASE("transport: tcp at 1 MiB x 16 keeps up with a plain libfabric loop") {
   const Direction direction = GENERATE(Direction::kGet, Direction::kPut);
-  // Goal: 0.95.
-  REQUIRE(measure(Driver::kTcp, direction, kMiB, 16).limit.ratio_high >= 0.7);
+  // The goal, at the upper end of the interval: other load may slow half of the pairs on our side.
+  REQUIRE(measure(Driver::kTcp, direction, kMiB, 16).limit.ratio_high >= 1.0);
 }
 
 }  // namespace
