@@ -156,8 +156,9 @@ TEST_CASE("tcp tls: large gets and puts keep up with a plain stream of OpenSSL")
             << quantile(get, 0.5) << " (" << quantile(get, 0.25) << " .. " << quantile(get, 0.75)
             << ") of it, put " << quantile(put, 0.5) << " (" << quantile(put, 0.25) << " .. "
             << quantile(put, 0.75) << "), get without TLS " << quantile(plain, 0.5) << "\n";
-  CHECK(quantile(get, 0.5) >= 0.5);
-  CHECK(quantile(put, 0.5) >= 0.5);
+  // The goal, in the better turns: other load slows some of them on our side.
+  CHECK(quantile(get, 0.75) >= 0.9);
+  CHECK(quantile(put, 0.75) >= 0.9);
 }
 
 }  // namespace ho::bench
