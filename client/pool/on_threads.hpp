@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <functional>
 #include <system_error>
@@ -25,6 +27,15 @@ inline void on_threads(std::size_t count, const std::function<void()>& work) {
   }
   work();
   for (std::thread& one : others) one.join();
+}
+
+/// Calls work(0) to work(count - 1), up to `at_once` of them at a time. Else as on_threads().
+inline void each_on_threads(std::size_t count, std::size_t at_once,
+                            const std::function<void(std::size_t)>& work) {
+  std::atomic<std::size_t> next{0};
+  on_threads(std::min(count, at_once), [&] {
+    for (std::size_t i = next++; i < count; i = next++) work(i);
+  });
 }
 
 }  // namespace ho::client

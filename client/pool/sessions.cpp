@@ -1,7 +1,7 @@
 #include "client/pool/sessions.hpp"
 
 #include <algorithm>
-#include <atomic>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <set>
@@ -20,8 +20,8 @@ using std::chrono::milliseconds;
 
 /// For one node, over all its addresses.
 constexpr Duration kConnectTimeout = kControlTimeout;
-/// Nodes that are connected at a time.
-constexpr std::size_t kDialersMax = 64;
+/// Nodes that are asked at a time: one that makes much memory, or is stopped, holds up no other.
+constexpr std::size_t kNodesAtOnce = 64;
 /// For one node's lease, however many others have used up the time.
 constexpr Duration kRenewTimeoutMin = milliseconds(50);
 /// For one node's status, likewise.
@@ -145,12 +145,8 @@ Result<NodeSession> Sessions::dial_node(const NodeInfo& info, Duration timeout) 
 std::vector<Result<NodeSession>> Sessions::dial_nodes(
     const std::vector<const NodeInfo*>& nodes) const {
   std::vector<Result<NodeSession>> dialed(nodes.size(), Error(Errc::kCanceled, ""));
-  std::atomic<std::size_t> next{0};
-  on_threads(std::min(nodes.size(), kDialersMax), [&] {
-    for (std::size_t i = next++; i < nodes.size(); i = next++) {
-      dialed[i] = dial_node(*nodes[i], kConnectTimeout);
-    }
-  });
+  each_on_threads(nodes.size(), kNodesAtOnce,
+                  [&](std::size_t i) { dialed[i] = dial_node(*nodes[i], kConnectTimeout); });
   return dialed;
 }
 
@@ -224,20 +220,20 @@ void Sessions::come_nearer(NodeSession& first, const NodeInfo& info,
 Sessions::~Sessions() {
   stopping_.store(true);
   renewer_.reset();
-  for (NodeSession& node : nodes_) {
+  each_on_threads(nodes_.size(), kNodesAtOnce, [this](std::size_t i) {
+    const NodeSession& node = nodes_[i];
     const bool gone = node.fault->reason() != FaultReason::kNone || node.fault->silent();
-    if (node.session.token.empty() || gone) continue;
+    if (node.session.token.empty() || gone) return;
     const auto closed = node.control()->close_session(node.session, clock_.now() + kCloseTimeout);
     if (!closed) {
       log(LogLevel::kWarning, "session not closed; its lease will end it",
           {{"node", node.label}, {"reason", closed.error().message()}});
     }
-  }
+  });
 }
 
-/// Asks one after the other, within one request's time for all: however many are stopped, the rest
-/// are heard. Those that did not answer last time come after all others, and are not asked any more
-/// once the time is up.
+/// Asks within one request's time for all: however many are stopped, the rest are heard. Those that
+/// did not answer last time come after all others, and are not asked any more once the time is up.
 std::vector<Result<NodeStatus>> Sessions::status_of(const std::vector<NodeIndex>& candidates) {
   std::vector<std::size_t> order(candidates.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -246,11 +242,12 @@ std::vector<Result<NodeStatus>> Sessions::status_of(const std::vector<NodeIndex>
   });
   std::vector<Result<NodeStatus>> answers(candidates.size(), Error(Errc::kDeadline, ""));
   const TimePoint end = clock_.now() + kControlTimeout;
-  for (std::size_t i = 0; i < order.size(); ++i) {
+  each_on_threads(order.size(), kNodesAtOnce, [&](std::size_t i) {
     const NodeSession& node = nodes_[candidates[order[i]].value()];
     const TimePoint now = clock_.now();
-    if (now >= end && node.fault->silent()) continue;
-    const Duration share = (end - now) / static_cast<std::int64_t>(order.size() - i);
+    if (now >= end && node.fault->silent()) return;
+    const std::size_t rounds = (order.size() - i - 1) / kNodesAtOnce + 1;
+    const Duration share = (end - now) / static_cast<std::int64_t>(rounds);
     auto& answer = answers[order[i]];
     answer = ask(node, [&](ControlClient& control) {
       return control.status(clock_.now() + std::max<Duration>(share, kStatusTimeoutMin));
@@ -260,7 +257,7 @@ std::vector<Result<NodeStatus>> Sessions::status_of(const std::vector<NodeIndex>
     } else if (answer.error().code() == Errc::kDeadline) {
       node.fault->mark_silent();
     }
-  }
+  });
   return answers;
 }
 
@@ -307,46 +304,75 @@ Error Sessions::lost() const {
   return {Errc::kUnavailable, "no node of the pool is in reach" + nodes};
 }
 
+/// What a node is asked for.
+struct Sessions::Wanted {
+  NodeIndex node;
+  std::uint64_t bytes = 0;
+  GrantSpec spec;
+};
+
+std::vector<Sessions::Wanted> Sessions::wanted(const std::vector<Stripe>& stripes,
+                                               const std::vector<NodeRoom>& rooms,
+                                               std::optional<NumaNode> numa) const {
+  std::vector<Wanted> out;
+  for (const NodeRoom& room : rooms) {
+    const NodeSession& node = nodes_[room.node.value()];
+    Wanted one{room.node, 0, {}};
+    for (const Stripe& stripe : stripes) {
+      one.bytes += stripe.node == room.node ? stripe.length_bytes : 0;
+    }
+    if (one.bytes == 0) continue;
+    one.spec.bytes = align_up(one.bytes, room.segment_bytes);
+    one.spec.driver = node.driver;
+    // Another machine's nodes have other numbers, and what is near there is its network device.
+    if (node.driver == "local") one.spec.near = numa;
+    out.push_back(std::move(one));
+  }
+  return out;
+}
+
 /// One request a node; its segments are filled with its stripes one after the other.
 Result<HeldArena> Sessions::take(const std::vector<Stripe>& stripes,
                                  const std::vector<NodeRoom>& rooms, const ArenaSpec& arena) {
   HeldArena held;
   std::vector<std::size_t> first(nodes_.size(), 0);  // index of each node's first segment
-  const auto undo = [&](const Error& error) {
+  const std::vector<Wanted> asked = wanted(stripes, rooms, arena.numa);
+  std::vector<Result<std::vector<GrantedSegment>>> answers;
+  while (answers.size() < asked.size()) answers.emplace_back(Error(Errc::kCanceled, ""));
+  each_on_threads(asked.size(), kNodesAtOnce, [&](std::size_t i) {
+    const NodeSession& node = nodes_[asked[i].node.value()];
+    const Duration timeout = kControlTimeout + milliseconds(asked[i].spec.bytes / kGrantBytesPerMs);
+    // What a daemon may have granted before it ended is freed with the session.
+    answers[i] = ask(node, [&](ControlClient& control) {
+      return control.grant(node.session, asked[i].spec, clock_.now() + timeout);
+    });
+  });
+  std::optional<Error> failure;
+  for (std::size_t i = 0; i < asked.size(); ++i) {
+    const std::string& label = nodes_[asked[i].node.value()].label;
+    if (!answers[i]) {
+      if (!failure) failure = answers[i].error().at(label);
+      continue;
+    }
+    first[asked[i].node.value()] = held.segments.size();
+    std::uint64_t granted = 0;
+    for (GrantedSegment& segment : *answers[i]) {
+      granted += segment.length_bytes;
+      held.segments.push_back({asked[i].node, std::move(segment)});
+    }
+    if (granted < asked[i].bytes && !failure) {
+      failure.emplace(Errc::kCorrupt, label + " granted less than was asked for");
+    }
+  }
+  if (failure) {
     release(held.segments);
-    if (error.code() != Errc::kExhausted) return error;
+    if (failure->code() != Errc::kExhausted) return *failure;
     std::vector<NodeIndex> candidates;
     candidates.reserve(rooms.size());
     for (const NodeRoom& room : rooms) candidates.push_back(room.node);
     // The node's own words first: it may be a quota, or memory that its machine does not have.
-    return Error(Errc::kExhausted, error.context() + "; the job " +
+    return Error(Errc::kExhausted, failure->context() + "; the job " +
                                        describe_shortage(arena.bytes, rooms_of(candidates).ddr));
-  };
-  for (const NodeRoom& room : rooms) {
-    const NodeSession& node = nodes_[room.node.value()];
-    std::uint64_t here = 0;
-    for (const Stripe& stripe : stripes) here += stripe.node == room.node ? stripe.length_bytes : 0;
-    if (here == 0) continue;
-    GrantSpec spec;
-    spec.bytes = align_up(here, room.segment_bytes);
-    spec.driver = node.driver;
-    // Another machine's nodes have other numbers, and what is near there is its network device.
-    if (node.driver == "local") spec.near = arena.numa;
-    const Duration timeout = kControlTimeout + milliseconds(spec.bytes / kGrantBytesPerMs);
-    // What a daemon may have granted before it ended is freed with the session.
-    auto answer = ask(node, [&](ControlClient& control) {
-      return control.grant(node.session, spec, clock_.now() + timeout);
-    });
-    if (!answer) return undo(answer.error().at(node.label));
-    first[room.node.value()] = held.segments.size();
-    std::uint64_t granted = 0;
-    for (GrantedSegment& segment : *answer) {
-      granted += segment.length_bytes;
-      held.segments.push_back({room.node, std::move(segment)});
-    }
-    if (granted < here) {
-      return undo(Error(Errc::kCorrupt, node.label + " granted less than was asked for"));
-    }
   }
   std::vector<std::uint64_t> used(held.segments.size(), 0);
   for (const Stripe& stripe : stripes) {
@@ -365,23 +391,27 @@ Result<HeldArena> Sessions::take(const std::vector<Stripe>& stripes,
 }
 
 void Sessions::release(const std::vector<HeldSegment>& segments) {
-  for (std::uint32_t i = 0; i < nodes_.size(); ++i) {
-    std::vector<SegmentId> ids;
-    for (const HeldSegment& held : segments) {
-      if (held.node == NodeIndex(i)) ids.push_back(held.segment.id);
-    }
-    if (ids.empty() || nodes_[i].fault->reason() != FaultReason::kNone) continue;
+  std::map<std::uint32_t, std::vector<SegmentId>> by_node;
+  for (const HeldSegment& held : segments) {
+    if (nodes_[held.node.value()].fault->reason() != FaultReason::kNone) continue;
+    by_node[held.node.value()].push_back(held.segment.id);
+  }
+  const std::vector<std::pair<std::uint32_t, std::vector<SegmentId>>> all(by_node.begin(),
+                                                                          by_node.end());
+  each_on_threads(all.size(), kNodesAtOnce, [&](std::size_t i) {
+    const auto& [index, ids] = all[i];
+    const NodeSession& node = nodes_[index];
     // A daemon that is stopped reads it when it goes on; nobody waits for it a second time.
-    const Duration timeout = nodes_[i].fault->silent() ? kSilentTimeout : kControlTimeout;
-    const auto done = ask(nodes_[i], [&](ControlClient& control) {
-      return control.release(nodes_[i].session, ids, clock_.now() + timeout);
+    const Duration timeout = node.fault->silent() ? kSilentTimeout : kControlTimeout;
+    const auto done = ask(node, [&, &ids = ids](ControlClient& control) {
+      return control.release(node.session, ids, clock_.now() + timeout);
     });
     if (!done) {
-      if (done.error().code() == Errc::kDeadline) nodes_[i].fault->mark_silent();
+      if (done.error().code() == Errc::kDeadline) node.fault->mark_silent();
       log(LogLevel::kWarning, "segments not released yet; the session's end will free them",
-          {{"node", nodes_[i].label}, {"reason", done.error().message()}});
+          {{"node", node.label}, {"reason", done.error().message()}});
     }
-  }
+  });
 }
 
 /// Asks the nodes one after the other within a sixth of the shortest lease, those that did not

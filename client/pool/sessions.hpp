@@ -100,10 +100,10 @@ inline constexpr int kRestartRetries = 2;
 /// This job's sessions on all nodes of a pool, kept alive by a thread of its own.
 ///
 /// Threads: any, except that one at a time looks for new nodes. Lifecycle: connect() -> grants ->
-/// destructor, which closes every session (and with it frees all memory), bounded by a second a
-/// node. A node that does not answer at connect() within 2 s, over all its addresses, or that no
-/// driver reaches, each tried for 2 s at most, is left out, with a warning; if none is left, it
-/// fails.
+/// destructor, which closes every session (and with it frees all memory), bounded by a second for
+/// each 64 nodes. A node that does not answer at connect() within 2 s, over all its addresses, or
+/// that no driver reaches, each tried for 2 s at most, is left out, with a warning; if none is
+/// left, it fails.
 class Sessions {
  public:
   /// `losses` rings when a control connection is lost whose daemon may be taken over from.
@@ -133,7 +133,7 @@ class Sessions {
   /// Gives the segments back. Skips lost nodes, where the lease ends them.
   void release(const std::vector<HeldSegment>& segments);
 
-  /// Asks the nodes, one request each.
+  /// Asks the nodes, one request each, many at a time.
   [[nodiscard]] Rooms rooms_of(const std::vector<NodeIndex>& candidates);
   /// Nodes that connect() left out, or that are lost or silent since, with the reasons. "": none.
   [[nodiscard]] std::string out_of_reach() const;
@@ -207,6 +207,10 @@ class Sessions {
   [[nodiscard]] std::vector<NodeInfo> list_nodes();
   [[nodiscard]] Result<NodeSession> try_node(const NodeInfo& info, PathFinder& paths);
   void renew_leases();
+  struct Wanted;
+  [[nodiscard]] std::vector<Wanted> wanted(const std::vector<Stripe>& stripes,
+                                           const std::vector<NodeRoom>& rooms,
+                                           std::optional<NumaNode> numa) const;
   [[nodiscard]] Result<HeldArena> take(const std::vector<Stripe>& stripes,
                                        const std::vector<NodeRoom>& rooms, const ArenaSpec& arena);
   [[nodiscard]] Error lost() const;
