@@ -147,12 +147,12 @@ std::vector<NodeIndex> Pool::candidates(Nearness nearness) const {
 }
 
 std::uint64_t Pool::segment_bytes_of(const std::vector<NodeIndex>& nodes_asked) const {
-  // plan_spread() takes equal pieces, of the smallest segment's size.
+  // plan_spread() takes equal pieces, of the smallest segment's size, from choose_nodes().
   std::uint64_t least = UINT64_MAX;
   for (const NodeIndex node : nodes_asked) {
     least = std::min(least, nodes()[node.value()].control()->hello().segment_bytes);
   }
-  return nodes_asked.empty() ? 0 : least * nodes_asked.size();
+  return nodes_asked.empty() ? 0 : least * std::min(nodes_asked.size(), kArenaNodesMin);
 }
 
 Result<std::unique_ptr<Arena>> Pool::allocate(std::uint64_t bytes, const Where& where) {

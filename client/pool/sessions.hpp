@@ -22,6 +22,7 @@
 #include "common/base/clock.hpp"
 #include "common/base/grow_only.hpp"
 #include "common/base/numa.hpp"
+#include "common/base/random.hpp"
 #include "common/base/result.hpp"
 #include "proto/control/control_client.hpp"
 
@@ -94,6 +95,8 @@ struct ArenaSpec {
 
 /// For the answer to any control request.
 inline constexpr Duration kControlTimeout = std::chrono::seconds(2);
+/// Nodes that are asked at a time: one that makes much memory, or is stopped, holds up no other.
+inline constexpr std::size_t kNodesAtOnce = 64;
 /// How often a request is made again whose daemon is restarted meanwhile.
 inline constexpr int kRestartRetries = 2;
 
@@ -125,9 +128,9 @@ class Sessions {
   /// The next NodeIndex. The same thread.
   void add(NodeSession node);
 
-  /// Gets segments for an arena, all or nothing. @return kExhausted: "needs X, pool has Y on nodes
-  /// ..."; kUnavailable: a part's node is not a candidate (any more); any other error of a daemon.
-  /// Bytes that no part names come from `candidates`.
+  /// Gets segments for an arena, all or nothing. Bytes that no part names come from `candidates`,
+  /// those that choose_nodes() takes. @return kExhausted: "needs X, pool has Y on nodes ...";
+  /// kUnavailable: a part's node is not a candidate (any more); any other error of a daemon.
   [[nodiscard]] Result<HeldArena> grant(const ArenaSpec& spec,
                                         const std::vector<NodeIndex>& candidates);
   /// Gives the segments back. Skips lost nodes, where the lease ends them.
@@ -207,6 +210,9 @@ class Sessions {
   [[nodiscard]] std::vector<NodeInfo> list_nodes();
   [[nodiscard]] Result<NodeSession> try_node(const NodeInfo& info, PathFinder& paths);
   void renew_leases();
+  [[nodiscard]] std::vector<NodeIndex> ring_of(const std::vector<NodeIndex>& candidates,
+                                               std::span<const StagingPart> parts,
+                                               std::size_t& fixed) const;
   struct Wanted;
   [[nodiscard]] std::vector<Wanted> wanted(const std::vector<Stripe>& stripes,
                                            const std::vector<NodeRoom>& rooms,
@@ -227,6 +233,7 @@ class Sessions {
   };
 
   SteadyClock clock_;
+  const std::uint64_t place_ = random_u64();  ///< in the ring of nodes; jobs have different ones
   const SessionOptions options_;
   std::shared_ptr<Doorbell> door_;
   std::shared_ptr<const Progress> progress_;

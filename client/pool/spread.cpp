@@ -13,6 +13,33 @@ constexpr std::uint64_t kShareAlign = 4 * kKiB;
 
 }  // namespace
 
+std::vector<NodeRoom> choose_nodes(
+    const ArenaNeed& need, std::span<const NodeIndex> ring,
+    const std::function<std::vector<NodeRoom>(const std::vector<NodeIndex>&)>& ask) {
+  const std::uint64_t segments =
+      std::max<std::uint64_t>(1, need.bytes / std::max<std::uint64_t>(1, need.segment_bytes));
+  const std::uint64_t wanted = std::clamp<std::uint64_t>(segments, kArenaNodesMin, kArenaNodesMax);
+  const std::size_t count = std::min(ring.size(), std::max<std::size_t>(need.fixed, wanted));
+  const std::uint64_t share_bytes = need.bytes / std::max<std::size_t>(1, count);
+  std::vector<NodeRoom> asked;
+  std::vector<NodeRoom> chosen;
+  for (std::size_t begin = 0; begin < ring.size() && chosen.size() < count;) {
+    const std::size_t end = std::min(ring.size(), begin + count);
+    const auto first = ring.begin() + static_cast<std::ptrdiff_t>(begin);
+    const auto last = ring.begin() + static_cast<std::ptrdiff_t>(end);
+    for (NodeRoom& room : ask({first, last})) {
+      const auto fixed = ring.first(need.fixed);
+      const bool is_fixed = std::find(fixed.begin(), fixed.end(), room.node) != fixed.end();
+      const std::uint64_t free_bytes = room.free_bytes / room.segment_bytes * room.segment_bytes;
+      const bool has_room = free_bytes >= std::max(share_bytes, room.segment_bytes);
+      if (chosen.size() < count && (is_fixed || has_room)) chosen.push_back(room);
+      asked.push_back(std::move(room));
+    }
+    begin = end;
+  }
+  return chosen.size() == count ? chosen : asked;
+}
+
 std::string describe_shortage(std::uint64_t bytes, std::span<const NodeRoom> nodes) {
   std::uint64_t total = 0;
   std::string list;

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -18,6 +20,26 @@ struct NodeRoom {
   std::uint64_t segment_bytes = 0;
   std::uint64_t free_bytes = 0;
 };
+
+/// An arena lies on as many nodes as it has segments, between these: few, as each that is lost may
+/// end the job and each gives a whole segment, but enough that their links carry what one job
+/// moves.
+inline constexpr std::size_t kArenaNodesMin = 8;
+inline constexpr std::size_t kArenaNodesMax = 32;
+
+/// What an arena wants of its nodes.
+struct ArenaNeed {
+  std::uint64_t bytes = 0;
+  std::uint64_t segment_bytes = 0;  ///< the smallest of any node
+  std::size_t fixed = 0;            ///< so many nodes hold parts of the arena in any case
+};
+
+/// Chooses an arena's nodes: the fixed ones, which are the first of `ring`, and from there on those
+/// that have room for an equal share. Asks no more nodes than it takes to find them, however many
+/// there are. @return what was asked of all, where they do not suffice.
+[[nodiscard]] std::vector<NodeRoom> choose_nodes(
+    const ArenaNeed& need, std::span<const NodeIndex> ring,
+    const std::function<std::vector<NodeRoom>(const std::vector<NodeIndex>&)>& ask);
 
 /// One segment's part of an arena.
 struct Stripe {

@@ -47,11 +47,11 @@ Result<void> HomeHeap::grow(std::uint64_t bytes, std::uint64_t wanted_bytes) {
 Result<void> HomeHeap::reserve(std::uint64_t bytes) {
   bytes = align_up(bytes, kAlign);
   if (bytes == 0 || has_room(bytes)) return {};
-  // The first plan's homes are as large as they are, and so lie on all nodes.
+  // The first plan's homes are as large as they are.
   return grow(bytes, chunks_.empty() && !node_ ? bytes : whole_segments(bytes));
 }
 
-/// The nodes give whole segments: with less than one of each, the rest of it would lie idle.
+/// Nodes give whole segments: with less than one of each, the rest of it would lie idle.
 std::uint64_t HomeHeap::whole_segments(std::uint64_t bytes) const {
   const auto nodes = node_ ? std::vector{*node_} : pool_.candidates(nearness_);
   return std::max(bytes, pool_.segment_bytes_of(nodes));

@@ -7,6 +7,7 @@
 namespace {
 
 using namespace ho;
+using client::choose_nodes;
 using client::NodeIndex;
 using client::NodeRoom;
 using client::plan_spread;
@@ -99,4 +100,67 @@ TEST_CASE("spread: too little room names need, room and nodes") {
         "needs 9.00 MiB, pool has 8.00 MiB on nodes a (free 4.00 MiB, in segments of 2.00 MiB), "
         "b (free 4.00 MiB, in segments of 2.00 MiB)");
   CHECK_FALSE(plan_spread(1, {}).ok());
+}
+
+namespace {
+
+/// A pool of nodes with segments of 2 MiB, which counts what it is asked.
+struct Ring {
+  explicit Ring(std::uint32_t count, std::uint64_t free_bytes = 64 * kMiB) {
+    for (std::uint32_t i = 0; i < count; ++i) {
+      nodes.emplace_back(i);
+      rooms.push_back({NodeIndex(i), std::to_string(i), 2 * kMiB, free_bytes});
+    }
+  }
+  std::vector<NodeRoom> choose(std::uint64_t bytes, std::size_t fixed = 0) {
+    asked = 0;
+    return choose_nodes({bytes, 2 * kMiB, fixed}, nodes, [this](const auto& some) {
+      asked += some.size();
+      std::vector<NodeRoom> out;
+      for (const NodeIndex node : some) out.push_back(rooms[node.value()]);
+      return out;
+    });
+  }
+  std::vector<NodeIndex> nodes;
+  std::vector<NodeRoom> rooms;
+  std::size_t asked = 0;
+};
+
+}  // namespace
+
+TEST_CASE("spread: an arena lies on few nodes, and few are asked, however many there are") {
+  for (const std::uint32_t count : {2U, 8U, 40U, 1000U}) {
+    Ring ring(count);
+    const auto small = ring.choose(kMiB);
+    CHECK(small.size() == std::min(count, 8U));
+    CHECK(ring.asked == small.size());
+    const auto stripes = plan_spread(kMiB, small);
+    REQUIRE(stripes.ok());
+    CHECK(stripes->size() == small.size());
+    CHECK(ring.choose(20 * kMiB).size() == std::min(count, 10U));
+    CHECK(ring.choose(1000 * kMiB).size() == std::min(count, 32U));
+    CHECK(ring.asked == std::min(count, 32U));
+  }
+}
+
+TEST_CASE("spread: nodes without room for their share are passed over while others have it") {
+  Ring ring(40);
+  for (std::uint32_t i = 0; i < 30; ++i) ring.rooms[i].free_bytes = 2 * kMiB - 1;
+  const auto chosen = ring.choose(8 * kMiB);
+  REQUIRE(chosen.size() == 8);
+  CHECK(chosen.front().node == NodeIndex(30));
+  CHECK(ring.asked == 40);
+  SECTION("and all are taken where none of them suffice") {
+    ring.rooms[35].free_bytes = 0;
+    ring.rooms[36].free_bytes = 0;
+    ring.rooms[37].free_bytes = 0;
+    CHECK(ring.choose(8 * kMiB).size() == 40);
+  }
+}
+
+TEST_CASE("spread: nodes that hold parts of an arena are among its nodes") {
+  Ring ring(40);
+  ring.rooms[0].free_bytes = 0;
+  CHECK(ring.choose(kMiB, 1).front().node == NodeIndex(0));
+  CHECK(ring.choose(kMiB, 12).size() == 12);
 }
