@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
+#include <exception>
 #include <functional>
+#include <mutex>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -29,13 +31,25 @@ inline void on_threads(std::size_t count, const std::function<void()>& work) {
   for (std::thread& one : others) one.join();
 }
 
-/// Calls work(0) to work(count - 1), up to `at_once` of them at a time. Else as on_threads().
-inline void each_on_threads(std::size_t count, std::size_t at_once,
-                            const std::function<void(std::size_t)>& work) {
+/// More at a time would cost more than they save: all wait for answers of other machines.
+inline constexpr std::size_t kThreadsAtOnce = 64;
+
+/// Calls work(0) to work(count - 1), each once, many at a time. Rethrows what one of them threw.
+inline void each_on_threads(std::size_t count, const std::function<void(std::size_t)>& work) {
   std::atomic<std::size_t> next{0};
-  on_threads(std::min(count, at_once), [&] {
-    for (std::size_t i = next++; i < count; i = next++) work(i);
+  std::mutex mutex;
+  std::exception_ptr thrown;
+  on_threads(std::min(count, kThreadsAtOnce), [&] {
+    for (std::size_t i = next++; i < count; i = next++) {
+      try {
+        work(i);
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        thrown = std::current_exception();
+      }
+    }
   });
+  if (thrown) std::rethrow_exception(thrown);
 }
 
 }  // namespace ho::client

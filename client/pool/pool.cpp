@@ -147,7 +147,7 @@ std::vector<NodeIndex> Pool::candidates(Nearness nearness) const {
 }
 
 std::uint64_t Pool::segment_bytes_of(const std::vector<NodeIndex>& nodes_asked) const {
-  // plan_spread() takes equal pieces, of the smallest segment's size, from choose_nodes().
+  // plan_spread() takes equal pieces, of the smallest segment's size, from nodes_of_arena().
   std::uint64_t least = UINT64_MAX;
   for (const NodeIndex node : nodes_asked) {
     least = std::min(least, nodes()[node.value()].control()->hello().segment_bytes);

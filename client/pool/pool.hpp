@@ -107,7 +107,7 @@ class Pool {
   [[nodiscard]] std::vector<NodeIndex> nodes_of(Nearness nearness) const;
   /// Nodes for an arena: those of the kind, or all if the kind has none.
   [[nodiscard]] std::vector<NodeIndex> candidates(Nearness nearness) const;
-  /// One segment of each of these nodes: they give no less.
+  /// One segment of each node that an arena on these takes: they give no less.
   [[nodiscard]] std::uint64_t segment_bytes_of(const std::vector<NodeIndex>& nodes) const;
   /// As Sessions::rooms_of().
   [[nodiscard]] Rooms rooms(const std::vector<NodeIndex>& nodes) {

@@ -1,17 +1,14 @@
 #include "client/pool/sessions.hpp"
 
 #include <algorithm>
-#include <map>
-#include <numeric>
 #include <optional>
 #include <set>
 #include <utility>
 
 #include "client/pool/client_control.hpp"
 #include "client/pool/on_threads.hpp"
-#include "common/base/check.hpp"
 #include "common/base/log.hpp"
-#include "common/base/units.hpp"
+#include "common/base/random.hpp"
 
 namespace ho::client {
 namespace {
@@ -90,6 +87,8 @@ Result<std::unique_ptr<Sessions>> Sessions::connect(const SessionOptions& option
   if (!first) return first.error();
   made->progress_ = options.progress;
   if (auto ok = made->reach_all(std::move(*first), paths); !ok) return ok.error();
+  const auto place = static_cast<std::uint32_t>(random_u64() % made->nodes_.size());
+  made->ring_begin_ = made->nodes_[place].control()->hello().node;
   made->renew_leases();
   return made;
 }
@@ -137,7 +136,7 @@ Result<NodeSession> Sessions::dial_node(const NodeInfo& info, Duration timeout) 
 std::vector<Result<NodeSession>> Sessions::dial_nodes(
     const std::vector<const NodeInfo*>& nodes) const {
   std::vector<Result<NodeSession>> dialed(nodes.size(), Error(Errc::kCanceled, ""));
-  each_on_threads(nodes.size(), kNodesAtOnce,
+  each_on_threads(nodes.size(),
                   [&](std::size_t i) { dialed[i] = dial_node(*nodes[i], kConnectTimeout); });
   return dialed;
 }
@@ -212,7 +211,7 @@ void Sessions::come_nearer(NodeSession& first, const NodeInfo& info,
 Sessions::~Sessions() {
   stopping_.store(true);
   renewer_.reset();
-  each_on_threads(nodes_.size(), kNodesAtOnce, [this](std::size_t i) {
+  each_on_threads(nodes_.size(), [this](std::size_t i) {
     const NodeSession& node = nodes_[i];
     const bool gone = node.fault->reason() != FaultReason::kNone || node.fault->silent();
     if (node.session.token.empty() || gone) return;

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,7 +23,6 @@
 #include "common/base/clock.hpp"
 #include "common/base/grow_only.hpp"
 #include "common/base/numa.hpp"
-#include "common/base/random.hpp"
 #include "common/base/result.hpp"
 #include "proto/control/control_client.hpp"
 
@@ -95,8 +95,6 @@ struct ArenaSpec {
 
 /// For the answer to any control request.
 inline constexpr Duration kControlTimeout = std::chrono::seconds(2);
-/// Nodes that are asked at a time: one that makes much memory, or is stopped, holds up no other.
-inline constexpr std::size_t kNodesAtOnce = 64;
 /// How often a request is made again whose daemon is restarted meanwhile.
 inline constexpr int kRestartRetries = 2;
 
@@ -129,7 +127,7 @@ class Sessions {
   void add(NodeSession node);
 
   /// Gets segments for an arena, all or nothing. Bytes that no part names come from `candidates`,
-  /// those that choose_nodes() takes. @return kExhausted: "needs X, pool has Y on nodes ...";
+  /// those that nodes_of_arena() names. @return kExhausted: "needs X, pool has Y on nodes ...";
   /// kUnavailable: a part's node is not a candidate (any more); any other error of a daemon.
   [[nodiscard]] Result<HeldArena> grant(const ArenaSpec& spec,
                                         const std::vector<NodeIndex>& candidates);
@@ -212,13 +210,14 @@ class Sessions {
   void renew_leases();
   [[nodiscard]] std::vector<NodeIndex> ring_of(const std::vector<NodeIndex>& candidates,
                                                std::span<const StagingPart> parts,
-                                               std::size_t& fixed) const;
+                                               const std::set<NodeIndex>& full) const;
   struct Wanted;
   [[nodiscard]] std::vector<Wanted> wanted(const std::vector<Stripe>& stripes,
                                            const std::vector<NodeRoom>& rooms,
                                            std::optional<NumaNode> numa) const;
   [[nodiscard]] Result<HeldArena> take(const std::vector<Stripe>& stripes,
-                                       const std::vector<NodeRoom>& rooms, const ArenaSpec& arena);
+                                       const std::vector<NodeRoom>& rooms, const ArenaSpec& arena,
+                                       std::set<NodeIndex>& full);
   [[nodiscard]] Error lost() const;
   void note_renewed(std::size_t node, const RenewedLease& renewed);
   [[nodiscard]] Duration shortest_lease() const;
@@ -233,7 +232,7 @@ class Sessions {
   };
 
   SteadyClock clock_;
-  const std::uint64_t place_ = random_u64();  ///< in the ring of nodes; jobs have different ones
+  NodeId ring_begin_;  ///< where the job begins in the ring of all nodes; set by connect()
   const SessionOptions options_;
   std::shared_ptr<Doorbell> door_;
   std::shared_ptr<const Progress> progress_;

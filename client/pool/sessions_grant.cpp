@@ -2,6 +2,7 @@
 #include <map>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "client/pool/on_threads.hpp"
@@ -34,11 +35,11 @@ std::vector<Result<NodeStatus>> Sessions::status_of(const std::vector<NodeIndex>
   });
   std::vector<Result<NodeStatus>> answers(candidates.size(), Error(Errc::kDeadline, ""));
   const TimePoint end = clock_.now() + kControlTimeout;
-  each_on_threads(order.size(), kNodesAtOnce, [&](std::size_t i) {
+  each_on_threads(order.size(), [&](std::size_t i) {
     const NodeSession& node = nodes_[candidates[order[i]].value()];
     const TimePoint now = clock_.now();
     if (now >= end && node.fault->silent()) return;
-    const std::size_t rounds = (order.size() - i - 1) / kNodesAtOnce + 1;
+    const std::size_t rounds = (order.size() - i - 1) / kThreadsAtOnce + 1;
     const Duration share = (end - now) / static_cast<std::int64_t>(rounds);
     auto& answer = answers[order[i]];
     answer = ask(node, [&](ControlClient& control) {
@@ -78,48 +79,54 @@ Rooms Sessions::rooms_of(const std::vector<NodeIndex>& candidates) {
   return rooms;
 }
 
-/// The candidates in the order in which they are asked: those that hold parts, then all by their
-/// ids from the job's own place on. So jobs that lie on one node share most of their others, and
-/// the loss of two nodes ends few of them.
+/// The candidates without `full`, in the order in which they are asked: those that hold parts, then
+/// all by their ids from the job's own node on, those that did not answer last time at the end. So
+/// jobs that lie on one node share most of their others, and the loss of two nodes ends few of
+/// them.
 std::vector<NodeIndex> Sessions::ring_of(const std::vector<NodeIndex>& candidates,
                                          std::span<const StagingPart> parts,
-                                         std::size_t& fixed) const {
-  std::vector<NodeIndex> ring = candidates;
-  if (ring.size() > kArenaNodesMin) {
-    const auto id = [this](NodeIndex i) { return nodes_[i.value()].control()->hello().node; };
-    std::sort(ring.begin(), ring.end(), [&](NodeIndex a, NodeIndex b) { return id(a) < id(b); });
-    std::rotate(ring.begin(), ring.begin() + static_cast<std::ptrdiff_t>(place_ % ring.size()),
-                ring.end());
+                                         const std::set<NodeIndex>& full) const {
+  std::vector<NodeIndex> ring;
+  for (const NodeIndex node : candidates) {
+    if (!full.contains(node)) ring.push_back(node);
   }
-  const auto rest = std::stable_partition(ring.begin(), ring.end(), [&](NodeIndex node) {
+  const auto id = [this](NodeIndex i) { return nodes_[i.value()].control()->hello().node; };
+  if (ring.size() > kArenaNodesMin) {
+    std::sort(ring.begin(), ring.end(), [&](NodeIndex a, NodeIndex b) { return id(a) < id(b); });
+    const auto own = std::find_if(ring.begin(), ring.end(),
+                                  [&](NodeIndex node) { return !(id(node) < ring_begin_); });
+    std::rotate(ring.begin(), own, ring.end());
+    std::stable_partition(ring.begin(), ring.end(),
+                          [this](NodeIndex node) { return !nodes_[node.value()].fault->silent(); });
+  }
+  std::stable_partition(ring.begin(), ring.end(), [&](NodeIndex node) {
     return std::any_of(parts.begin(), parts.end(),
                        [&](const StagingPart& part) { return part.node == node; });
   });
-  fixed = static_cast<std::size_t>(rest - ring.begin());
   return ring;
 }
 
 Result<HeldArena> Sessions::grant(const ArenaSpec& spec, const std::vector<NodeIndex>& candidates) {
   if (candidates.empty()) return lost();
-  std::uint64_t segment_bytes = UINT64_MAX;
-  for (const NodeIndex node : candidates) {
-    segment_bytes = std::min(segment_bytes, nodes_[node.value()].control()->hello().segment_bytes);
-  }
-  std::size_t fixed = 0;
-  const std::vector<NodeIndex> ring = ring_of(candidates, spec.parts, fixed);
-  const auto ask_rooms = [this](const std::vector<NodeIndex>& nodes) {
-    return rooms_of(nodes).ddr;
-  };
-  const auto take_from = [&](const std::vector<NodeRoom>& rooms) -> Result<HeldArena> {
+  std::set<NodeIndex> full;
+  std::optional<Error> refusal;
+  for (;;) {
+    const auto ring = ring_of(candidates, spec.parts, full);
+    const auto rooms =
+        nodes_of_arena(spec.bytes, spec.parts, ring,
+                       [this](const std::vector<NodeIndex>& some) { return rooms_of(some).ddr; });
     const auto stripes = plan_spread(spec.bytes, rooms, spec.parts);
-    if (!stripes) return stripes.error();
-    return take(*stripes, rooms, spec);
-  };
-  auto held = take_from(choose_nodes({spec.bytes, segment_bytes, fixed}, ring, ask_rooms));
-  const bool tight = !held && held.error().code() == Errc::kExhausted;
-  // Others took the room meanwhile, or it is in pieces: all together may have enough.
-  if (tight && ring.size() > kArenaNodesMin) return take_from(ask_rooms(ring));
-  return held;
+    if (!stripes && !refusal) return stripes.error();
+    if (!stripes) break;
+    const std::size_t refused = full.size();
+    auto held = take(*stripes, rooms, spec, full);
+    // Others may have room that these had not any more, or by the user's quota.
+    if (held || full.size() == refused) return held;
+    if (!refusal) refusal = held.error();
+  }
+  // The node's own words first: it may be a quota, or memory that its machine does not have.
+  return Error(Errc::kExhausted, refusal->context() + "; the job " +
+                                     describe_shortage(spec.bytes, rooms_of(candidates).ddr));
 }
 
 /// The error for a job that has lost all its nodes.
@@ -160,14 +167,16 @@ std::vector<Sessions::Wanted> Sessions::wanted(const std::vector<Stripe>& stripe
 }
 
 /// One request a node; its segments are filled with its stripes one after the other.
+/// @param full  gets the nodes that have no room, whatever they said before
 Result<HeldArena> Sessions::take(const std::vector<Stripe>& stripes,
-                                 const std::vector<NodeRoom>& rooms, const ArenaSpec& arena) {
+                                 const std::vector<NodeRoom>& rooms, const ArenaSpec& arena,
+                                 std::set<NodeIndex>& full) {
   HeldArena held;
   std::vector<std::size_t> first(nodes_.size(), 0);  // index of each node's first segment
   const std::vector<Wanted> asked = wanted(stripes, rooms, arena.numa);
   std::vector<Result<std::vector<GrantedSegment>>> answers;
   while (answers.size() < asked.size()) answers.emplace_back(Error(Errc::kCanceled, ""));
-  each_on_threads(asked.size(), kNodesAtOnce, [&](std::size_t i) {
+  each_on_threads(asked.size(), [&](std::size_t i) {
     const NodeSession& node = nodes_[asked[i].node.value()];
     const Duration timeout = kControlTimeout + milliseconds(asked[i].spec.bytes / kGrantBytesPerMs);
     // What a daemon may have granted before it ended is freed with the session.
@@ -179,6 +188,7 @@ Result<HeldArena> Sessions::take(const std::vector<Stripe>& stripes,
   for (std::size_t i = 0; i < asked.size(); ++i) {
     const std::string& label = nodes_[asked[i].node.value()].label;
     if (!answers[i]) {
+      if (answers[i].error().code() == Errc::kExhausted) full.insert(asked[i].node);
       if (!failure) failure = answers[i].error().at(label);
       continue;
     }
@@ -194,13 +204,7 @@ Result<HeldArena> Sessions::take(const std::vector<Stripe>& stripes,
   }
   if (failure) {
     release(held.segments);
-    if (failure->code() != Errc::kExhausted) return *failure;
-    std::vector<NodeIndex> candidates;
-    candidates.reserve(rooms.size());
-    for (const NodeRoom& room : rooms) candidates.push_back(room.node);
-    // The node's own words first: it may be a quota, or memory that its machine does not have.
-    return Error(Errc::kExhausted, failure->context() + "; the job " +
-                                       describe_shortage(arena.bytes, rooms_of(candidates).ddr));
+    return *failure;
   }
   std::vector<std::uint64_t> used(held.segments.size(), 0);
   for (const Stripe& stripe : stripes) {
@@ -226,7 +230,7 @@ void Sessions::release(const std::vector<HeldSegment>& segments) {
   }
   const std::vector<std::pair<std::uint32_t, std::vector<SegmentId>>> all(by_node.begin(),
                                                                           by_node.end());
-  each_on_threads(all.size(), kNodesAtOnce, [&](std::size_t i) {
+  each_on_threads(all.size(), [&](std::size_t i) {
     const auto& [index, ids] = all[i];
     const NodeSession& node = nodes_[index];
     // A daemon that is stopped reads it when it goes on; nobody waits for it a second time.

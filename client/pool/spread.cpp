@@ -13,31 +13,43 @@ constexpr std::uint64_t kShareAlign = 4 * kKiB;
 
 }  // namespace
 
-std::vector<NodeRoom> choose_nodes(
-    const ArenaNeed& need, std::span<const NodeIndex> ring,
-    const std::function<std::vector<NodeRoom>(const std::vector<NodeIndex>&)>& ask) {
-  const std::uint64_t segments =
-      std::max<std::uint64_t>(1, need.bytes / std::max<std::uint64_t>(1, need.segment_bytes));
-  const std::uint64_t wanted = std::clamp<std::uint64_t>(segments, kArenaNodesMin, kArenaNodesMax);
-  const std::size_t count = std::min(ring.size(), std::max<std::size_t>(need.fixed, wanted));
-  const std::uint64_t share_bytes = need.bytes / std::max<std::size_t>(1, count);
+std::vector<NodeRoom> nodes_of_arena(std::uint64_t bytes, std::span<const StagingPart> parts,
+                                     std::span<const NodeIndex> ring, const AskRooms& ask) {
+  std::uint64_t rest_bytes = bytes;
+  for (const StagingPart& part : parts) {
+    rest_bytes -= std::min(rest_bytes, part.length_bytes);
+  }
   std::vector<NodeRoom> asked;
-  std::vector<NodeRoom> chosen;
-  for (std::size_t begin = 0; begin < ring.size() && chosen.size() < count;) {
-    const std::size_t end = std::min(ring.size(), begin + count);
-    const auto first = ring.begin() + static_cast<std::ptrdiff_t>(begin);
-    const auto last = ring.begin() + static_cast<std::ptrdiff_t>(end);
-    for (NodeRoom& room : ask({first, last})) {
-      const auto fixed = ring.first(need.fixed);
-      const bool is_fixed = std::find(fixed.begin(), fixed.end(), room.node) != fixed.end();
-      const std::uint64_t free_bytes = room.free_bytes / room.segment_bytes * room.segment_bytes;
-      const bool has_room = free_bytes >= std::max(share_bytes, room.segment_bytes);
-      if (chosen.size() < count && (is_fixed || has_room)) chosen.push_back(room);
+  std::vector<NodeRoom> fixed;
+  std::vector<NodeRoom> with_room;
+  const auto first = [&](std::size_t count) {
+    std::vector<NodeRoom> nodes = fixed;
+    const auto others = std::span(with_room).first(std::min(count, with_room.size()));
+    nodes.insert(nodes.end(), others.begin(), others.end());
+    return nodes;
+  };
+  for (std::size_t begin = 0; begin < ring.size(); begin += kArenaNodesMin) {
+    const auto window = ring.subspan(begin, std::min(kArenaNodesMin, ring.size() - begin));
+    std::uint64_t segment_bytes = UINT64_MAX;
+    for (NodeRoom& room : ask({window.begin(), window.end()})) {
+      segment_bytes = std::min(segment_bytes, room.segment_bytes);
+      const bool is_fixed = std::any_of(parts.begin(), parts.end(), [&](const StagingPart& part) {
+        return part.node == room.node;
+      });
+      if (is_fixed || room.free_bytes >= room.segment_bytes) {
+        (is_fixed ? fixed : with_room).push_back(room);
+      }
       asked.push_back(std::move(room));
     }
-    begin = end;
+    const auto wanted = static_cast<std::size_t>(std::clamp<std::uint64_t>(
+        rest_bytes / std::max<std::uint64_t>(1, segment_bytes), kArenaNodesMin, kArenaNodesMax));
+    const bool last = begin + window.size() == ring.size();
+    if (with_room.size() < wanted && !last) continue;
+    for (const std::size_t count : {wanted, with_room.size()}) {
+      if (plan_spread(bytes, first(count), parts)) return first(count);
+    }
   }
-  return chosen.size() == count ? chosen : asked;
+  return asked;
 }
 
 std::string describe_shortage(std::uint64_t bytes, std::span<const NodeRoom> nodes) {

@@ -27,25 +27,23 @@ struct NodeRoom {
 inline constexpr std::size_t kArenaNodesMin = 8;
 inline constexpr std::size_t kArenaNodesMax = 32;
 
-/// What an arena wants of its nodes.
-struct ArenaNeed {
-  std::uint64_t bytes = 0;
-  std::uint64_t segment_bytes = 0;  ///< the smallest of any node
-  std::size_t fixed = 0;            ///< so many nodes hold parts of the arena in any case
-};
-
-/// Chooses an arena's nodes: the fixed ones, which are the first of `ring`, and from there on those
-/// that have room for an equal share. Asks no more nodes than it takes to find them, however many
-/// there are. @return what was asked of all, where they do not suffice.
-[[nodiscard]] std::vector<NodeRoom> choose_nodes(
-    const ArenaNeed& need, std::span<const NodeIndex> ring,
-    const std::function<std::vector<NodeRoom>(const std::vector<NodeIndex>&)>& ask);
-
 /// One segment's part of an arena.
 struct Stripe {
   NodeIndex node;
   std::uint64_t length_bytes = 0;
 };
+
+/// Asks nodes for their rooms.
+using AskRooms = std::function<std::vector<NodeRoom>(const std::vector<NodeIndex>&)>;
+
+/// Finds an arena's nodes: those that `parts` name, which `ring` begins with, and from there on
+/// those that have room, as many as suffice and no fewer than it has segments for. Asks the nodes a
+/// few at a time, and no more than it takes, however many there are.
+/// @return all rooms, where they do not suffice.
+[[nodiscard]] std::vector<NodeRoom> nodes_of_arena(std::uint64_t bytes,
+                                                   std::span<const StagingPart> parts,
+                                                   std::span<const NodeIndex> ring,
+                                                   const AskRooms& ask);
 
 /// Spreads an arena over nodes: consecutive stripes come from the nodes in turn, a segment at most,
 /// so that transfers of neighbouring slots use all links. An arena smaller than a round of segments

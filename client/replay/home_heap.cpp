@@ -47,7 +47,7 @@ Result<void> HomeHeap::grow(std::uint64_t bytes, std::uint64_t wanted_bytes) {
 Result<void> HomeHeap::reserve(std::uint64_t bytes) {
   bytes = align_up(bytes, kAlign);
   if (bytes == 0 || has_room(bytes)) return {};
-  // The first plan's homes are as large as they are.
+  // The first plan's homes need no room beside them.
   return grow(bytes, chunks_.empty() && !node_ ? bytes : whole_segments(bytes));
 }
 

@@ -7,9 +7,9 @@
 namespace {
 
 using namespace ho;
-using client::choose_nodes;
 using client::NodeIndex;
 using client::NodeRoom;
+using client::nodes_of_arena;
 using client::plan_spread;
 using client::StagingPart;
 
@@ -112,9 +112,9 @@ struct Ring {
       rooms.push_back({NodeIndex(i), std::to_string(i), 2 * kMiB, free_bytes});
     }
   }
-  std::vector<NodeRoom> choose(std::uint64_t bytes, std::size_t fixed = 0) {
+  std::vector<NodeRoom> choose(std::uint64_t bytes, std::vector<StagingPart> parts = {}) {
     asked = 0;
-    return choose_nodes({bytes, 2 * kMiB, fixed}, nodes, [this](const auto& some) {
+    return nodes_of_arena(bytes, parts, nodes, [this](const auto& some) {
       asked += some.size();
       std::vector<NodeRoom> out;
       for (const NodeIndex node : some) out.push_back(rooms[node.value()]);
@@ -143,24 +143,27 @@ TEST_CASE("spread: an arena lies on few nodes, and few are asked, however many t
   }
 }
 
-TEST_CASE("spread: nodes without room for their share are passed over while others have it") {
-  Ring ring(40);
+TEST_CASE("spread: nodes without room are passed over, and no more are taken than suffice") {
+  Ring ring(1000);
   for (std::uint32_t i = 0; i < 30; ++i) ring.rooms[i].free_bytes = 2 * kMiB - 1;
   const auto chosen = ring.choose(8 * kMiB);
   REQUIRE(chosen.size() == 8);
   CHECK(chosen.front().node == NodeIndex(30));
   CHECK(ring.asked == 40);
-  SECTION("and all are taken where none of them suffice") {
-    ring.rooms[35].free_bytes = 0;
-    ring.rooms[36].free_bytes = 0;
-    ring.rooms[37].free_bytes = 0;
-    CHECK(ring.choose(8 * kMiB).size() == 40);
-  }
+  for (std::uint32_t i = 30; i < 1000; ++i) ring.rooms[i].free_bytes = 2 * kMiB;
+  const auto many = ring.choose(80 * kMiB);  // a segment of each
+  CHECK(many.size() >= 40);
+  CHECK(many.size() < 48);
+  CHECK(plan_spread(80 * kMiB, many).ok());
+  CHECK(ring.choose(970 * 2 * kMiB).size() == 970);
+  CHECK(ring.choose(971 * 2 * kMiB).size() == 1000);  // for the words of the error
 }
 
-TEST_CASE("spread: nodes that hold parts of an arena are among its nodes") {
+TEST_CASE("spread: nodes that hold parts of an arena are among its nodes, beside the others") {
   Ring ring(40);
-  ring.rooms[0].free_bytes = 0;
-  CHECK(ring.choose(kMiB, 1).front().node == NodeIndex(0));
-  CHECK(ring.choose(kMiB, 12).size() == 12);
+  const auto chosen = ring.choose(33 * kMiB, {{NodeIndex(0), 0, 32 * kMiB}});
+  REQUIRE(chosen.size() == 9);
+  CHECK(chosen.front().node == NodeIndex(0));
+  CHECK(
+      plan_spread(33 * kMiB, chosen, std::vector<StagingPart>{{NodeIndex(0), 0, 32 * kMiB}}).ok());
 }
