@@ -198,9 +198,13 @@ class Graph:
         for op in step.ops:
             for storage in op.reads + op.writes if op.place is not None else ():
                 last[storage.number] = op.place
-        self.calls = [Call(call.function, call.grad, self._numbers(call.inputs), call.shapes,
-                           [self._part_of(op, outputs, last) for op, outputs in call.parts], call.optional)
-                      for call in step.calls]
+        self.calls, ended = [], set()
+        for call in step.calls:
+            # The plan forgets a storage after its last op. Later calls take its shape, as ones_like() of a loss.
+            inputs = tuple(None if number in ended else number for number in self._numbers(call.inputs))
+            parts = [self._part_of(op, outputs, last) for op, outputs in call.parts]
+            ended.update(number for part in parts for number in part.ends)
+            self.calls.append(Call(call.function, call.grad, inputs, call.shapes, parts, call.optional))
 
     def _numbers(self, numbers):
         return tuple(number if number in self.managed else None for number in numbers)
