@@ -223,7 +223,7 @@ class Replay:
                 evicts = True
                 short = sum(demand.short.values())
                 demand.short.clear()
-                demand.refuses = demand.room(demand.pending + short)
+                demand.refuses = demand.room_between_calls(demand.pending + short)
             try:
                 self._plan.before(part.place)
                 break

@@ -100,6 +100,29 @@ class Routed(Experts):
         return self.head(out)
 
 
+def regression(loss_of):
+    """A network that is trained by a loss of its outputs and labels. Such losses may keep the memory of all the
+    differences, of which they show one number."""
+    class Regression(nn.Sequential):
+        loss = staticmethod(loss_of)
+
+        def __init__(self):
+            super().__init__(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 64))
+
+        @staticmethod
+        def batch():
+            return torch.randn(128, 64), torch.rand(128, 64)
+    return Regression
+
+
+LOSSES = {
+    "mse": functional.mse_loss, "smooth l1": functional.smooth_l1_loss, "l1": functional.l1_loss,
+    "huber": functional.huber_loss, "sum": lambda a, b: functional.mse_loss(a, b, reduction="sum"),
+    "binary": lambda a, b: functional.binary_cross_entropy(a.sigmoid(), b),
+    "soft margin": lambda a, b: functional.soft_margin_loss(a, b.round() * 2 - 1),
+    "distances": lambda a, b: (torch.cdist(a, b, p=1) + torch.cdist(a, b, p=3)).mean()}
+
+
 def train(kind, pool=None):
     """Returns (losses, values of the model, run); run is None without a pool."""
     torch.manual_seed(3)
@@ -111,7 +134,7 @@ def train(kind, pool=None):
         for _ in range(STEPS):
             inputs, labels = model.batch()
             optimizer.zero_grad()
-            loss = functional.cross_entropy(model(inputs), labels)
+            loss = getattr(model, "loss", functional.cross_entropy)(model(inputs), labels)
             loss.backward()
             optimizer.step()
             losses.append(loss.item())
@@ -149,6 +172,11 @@ class Models(support.WithDaemon):
 
     def test_experts_of_which_each_sees_its_tokens_alone(self):
         self.check(Routed, is_planned=False)
+
+    def test_losses(self):
+        for name, loss in LOSSES.items():
+            with self.subTest(name):
+                self.check(regression(loss))
 
 
 if __name__ == "__main__":
