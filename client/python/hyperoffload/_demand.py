@@ -408,6 +408,31 @@ class Demand:
             self.paused -= 1
             raise
 
+    def rescued(self, error):
+        """After a loss: brings what there is, and makes the bytes of all else 255, which is NaN in floating point:
+        tensors without memory would end the process when the script uses them. Returns the error, which says so."""
+        self.paused += 1
+        lost, answers = 0, True
+        for loose in list(self._loose.values()):
+            if not self._is_away(loose):
+                continue
+            try:
+                if answers:
+                    self._bring([loose])
+                    continue
+            except _library.Error as why:
+                answers = why.name != "deadline"  # else each would take as long
+            storage = loose.storage()
+            try:
+                self._resize(storage, loose.bytes)
+                storage.fill_(255)
+                lost += 1
+            except RuntimeError:
+                continue  # the device has no room for it
+        if lost > 0:
+            error.args = (f"{error}. {lost} values are NaN now (integers -1): load a checkpoint before you go on",)
+        return error
+
     def try_pause(self):
         """As pause(). Returns whether there is room for all; else it has not paused."""
         try:

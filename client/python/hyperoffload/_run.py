@@ -173,6 +173,8 @@ class Run:
                 for replay in self._plans.replays:
                     replay.finish()
                 self._demand.pause()  # what was on its way
+            except _library.Error as lost:
+                raise self._demand.rescued(lost)
             finally:
                 self._demand.close()
         except _library.Error as lost:

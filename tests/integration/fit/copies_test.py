@@ -3,6 +3,9 @@
 Usage: see support.py.
 """
 
+import contextlib
+import copy
+import io
 import os
 import pathlib
 import time
@@ -166,10 +169,18 @@ class Copies(unittest.TestCase):
                     pool.kill(1)
                     pool.kill(2)
 
-            script = Script(within=lose)
+            script, said = Script(within=lose), io.StringIO()
+            saved = copy.deepcopy(script.model.state_dict())
             with self.assertRaisesRegex(hyperoffload.Error, r"no home of .* is left .*\(n1, .*\(n2, "):
-                with script.fit(pool.addresses[0]):
+                with contextlib.redirect_stderr(said), script.fit(pool.addresses[0]):
                     script.train()
+            # Lost values have memory all the same, and show that they are lost.
+            values = [*script.model.parameters(), *(value for state in script.optimizer.state.values()
+                                                    for value in state.values())]
+            self.assertTrue(any(value.isnan().any() for value in values))
+            self.assertIn("values are NaN now", said.getvalue())
+            script.model.load_state_dict(saved)
+            self.assertTrue(torch.isfinite(script.model(torch.randn(ROWS, WIDTH))).all())
 
     def test_a_saved_plan_keeps_its_copies(self):
         plain = Script().train(STEPS + 3)
