@@ -190,6 +190,9 @@ void Service::blocks_reserve(const Request& request, const Reply& reply) {
   const pb::BlocksReserveRequest& body = request.blocks_reserve();
   const auto session = blocks_session(body);
   if (!session) return refuse(request, session.error(), reply);
+  // A block that is put now would end with the daemon, whose store cannot grow any more: "no room"
+  // would say that it is full.
+  if (pool_.draining()) return refuse(request, pool_.check_open().error(), reply);
   const auto keys = to_keys(body.keys());
   if (!keys) return refuse(request, keys.error(), reply);
   const auto count = static_cast<int>(keys->size());

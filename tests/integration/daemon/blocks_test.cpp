@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "common/base/units.hpp"
+#include "tests/integration/daemon/blocks_job.hpp"
 #include "tests/integration/daemon/daemon_process.hpp"
 #include "tests/integration/flash/staging_client.hpp"
 #include "tests/support/patience.hpp"
@@ -22,96 +23,6 @@
 namespace ho::test {
 
 namespace {
-
-constexpr std::uint64_t kBlock = 256 * kKiB;                       // eight a segment
-constexpr const char* kStore = "blocks { ddr_bytes: 8388608 }\n";  // four segments
-
-BlockDigest key(std::uint64_t number) { return {number, ~number}; }
-
-/// Waits for the answer of a request that does not.
-template <typename Value, typename Start>
-Result<Value> answer_of(const Start& start) {
-  auto promise = std::make_shared<std::promise<Result<Value>>>();
-  auto future = promise->get_future();
-  const auto started =
-      start([promise](Result<Value> value) { promise->set_value(std::move(value)); });
-  if (!started) return started.error();
-  REQUIRE(future.wait_for(std::chrono::seconds(20)) == std::future_status::ready);
-  return future.get();
-}
-
-/// A session that has a tenant's blocks open.
-struct Job {
-  Job(const std::string& address, const std::string& tenant, const std::string& secret = "")
-      : client(connect(address)) {
-    auto opened = client->open_session("test", soon(), "local");
-    REQUIRE(opened.ok());
-    session = *opened;
-    const BlocksTenantSpec spec{tenant, secret, "llama"};
-    const auto made = client->blocks_open(session, spec, soon());
-    REQUIRE(made.ok());
-    store = *made;
-  }
-  std::vector<BlockSlot> reserve(std::uint64_t first, std::uint64_t count,
-                                 std::uint64_t bytes = kBlock) {
-    std::vector<BlockWish> wishes;
-    for (std::uint64_t i = 0; i < count; ++i) wishes.push_back({key(first + i), bytes, 1});
-    auto slots = answer_of<std::vector<BlockSlot>>(
-        [&](auto done) { return client->blocks_reserve(session, store, wishes, std::move(done)); });
-    REQUIRE(slots.ok());
-    return *slots;
-  }
-  std::vector<bool> settle(const BlocksSettlement& settlement) {
-    auto stored = answer_of<std::vector<bool>>([&](auto done) {
-      return client->blocks_settle(session, store, settlement, std::move(done));
-    });
-    REQUIRE(stored.ok());
-    return *stored;
-  }
-  /// In batches of four: what is reserved and not committed is not evicted.
-  std::uint64_t put_all(std::uint64_t first, std::uint64_t count) {
-    std::uint64_t stored = 0;
-    for (std::uint64_t i = 0; i < count; i += 4) stored += put(first + i, 4);
-    return stored;
-  }
-  std::uint64_t put(std::uint64_t first, std::uint64_t count, std::uint64_t bytes = kBlock) {
-    BlocksSettlement settlement;
-    for (const BlockSlot& slot : reserve(first, count, bytes)) {
-      if (slot.answer == BlockAnswer::kReserved) settlement.commits.push_back({slot.id, {1, 2}});
-    }
-    std::uint64_t stored = 0;
-    for (const bool ok : settle(settlement)) stored += ok ? 1U : 0U;
-    return stored;
-  }
-  std::vector<BlockLocation> locate(std::uint64_t first, std::uint64_t count) {
-    std::vector<BlockDigest> keys;
-    for (std::uint64_t i = 0; i < count; ++i) keys.push_back(key(first + i));
-    auto places = answer_of<std::vector<BlockLocation>>(
-        [&](auto done) { return client->blocks_locate(session, store, keys, std::move(done)); });
-    REQUIRE(places.ok());
-    return *places;
-  }
-  std::uint64_t stored(std::uint64_t first, std::uint64_t count) {
-    std::uint64_t out = 0;
-    for (const BlockLocation& place : locate(first, count)) out += place.id != 0 ? 1U : 0U;
-    return out;
-  }
-  /// One after the other: DDR need not hold them at a time.
-  std::uint64_t stored_in_turn(std::uint64_t first, std::uint64_t count) {
-    std::uint64_t out = 0;
-    for (std::uint64_t i = 0; i < count; ++i) out += stored(first + i, 1);
-    return out;
-  }
-  Result<std::vector<GrantedSegment>> attach(SegmentId segment) {
-    return answer_of<std::vector<GrantedSegment>>([&](auto done) {
-      return client->blocks_attach(session, store, "local", {segment}, std::move(done));
-    });
-  }
-
-  std::unique_ptr<ControlClient> client;
-  Session session;
-  std::uint32_t store = 0;
-};
 
 /// Maps the file behind a descriptor; null: nothing was given.
 std::byte* map(const Result<std::vector<GrantedSegment>>& segments) {
@@ -268,7 +179,9 @@ TEST_CASE("blocks: a session's end frees its reservations, and its blocks stay")
 
 TEST_CASE("blocks: an administrator clears a tenant, whose memory is free then") {
   const TempFolder folder;
-  DaemonProcess daemon(folder, "d", {small_config(folder, kStore), {}});
+  std::string config = small_config(folder, kStore);
+  config.replace(config.find("drain_ms: 1000"), 14, "drain_ms: 60000");
+  DaemonProcess daemon(folder, "d", {config, {}});
   Job one(unix_address(folder), "chat");
   REQUIRE(one.put(0, 4) == 4);
   const auto client = connect(unix_address(folder));
@@ -287,9 +200,14 @@ TEST_CASE("blocks: an administrator clears a tenant, whose memory is free then")
     return status.ok() && status->ddr_granted_bytes == 0;
   }));
   CHECK(one.put(0, 4) == 4);
-  // The daemon's end does not wait for sessions of its own.
-  REQUIRE(one.client->close_session(one.session, soon()).ok());
+  // A daemon that ends says so to puts, and not that its store is full.
   daemon.send(SIGTERM);
+  CHECK(eventually(std::chrono::seconds(20), [&] {
+    const auto slots = one.try_reserve(9, 1);
+    return !slots && slots.error().code() == Errc::kUnavailable;
+  }));
+  // Its end does not wait for sessions of its own.
+  REQUIRE(one.client->close_session(one.session, soon()).ok());
   CHECK(daemon.wait().code == 0);
 }
 
