@@ -86,6 +86,16 @@ class Context(unittest.TestCase):
         self.assertEqual((none["resident_tokens"], none["planned_tokens"], none["bound_tokens"]), (0, 0, 0))
         self.assertEqual(none["ended_by"], "links")
 
+    def test_a_plan_reaches_no_less_than_the_device(self):
+        # The step's input takes 20 us: more than 2 % of ops that find all on the device.
+        slow = {"bytesPerS": "20000000000", "latencyNs": "20000"}
+        hardware = self.hardware("late", device=64 << 20, link=slow)
+        row = self.answer("sweep", "--context", "--phase", "decode", "--layers", "2", "--hidden", "256", "--heads", "4",
+                          "--kv-heads", "4", "--vocab", "512", "--hardware", hardware)["hardware"][0]
+        self.assertGreater(row["resident_tokens"], 0)
+        self.assertGreaterEqual(row["planned_tokens"], 0.98 * row["resident_tokens"], row)
+        self.assertGreater(row["planned_peak_bytes"], 0, row)
+
     def test_groups_take_turns_and_wait_for_each_other(self):
         hardware = self.hardware("small")
         groups = ("--phase", "decode", *self.SIZES, "--batch", "4", "--turn-tokens", "8", "--groups")

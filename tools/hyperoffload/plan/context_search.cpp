@@ -6,6 +6,7 @@
 #include <variant>
 
 #include "common/base/units.hpp"
+#include "common/model/links.hpp"
 #include "common/schedule/schedule.hpp"
 #include "tools/analyzer/analyzer.hpp"
 #include "tools/analyzer/smallest_budget.hpp"
@@ -32,6 +33,20 @@ std::uint64_t memory_bytes(const Hardware& hardware) {
 std::uint64_t compute_ns(const Graph& graph) {
   std::uint64_t sum = 0;
   for (const Op& op : graph.ops) sum += op.duration_ns;
+  return sum;
+}
+
+/// What a step takes with everything on the device: its ops, before which its inputs come from the
+/// nearest tier.
+std::uint64_t resident_ns(const Graph& graph, const Hardware& hardware) {
+  std::uint64_t sum = compute_ns(graph);
+  const auto& tier = hardware.local_ddr ? hardware.local_ddr : hardware.remote_ddr;
+  if (!tier) return sum;
+  const Link link = effective_link(tier->read, hardware.device_port_read);
+  for (const Storage& storage : graph.storages) {
+    const bool comes = storage.kind == StorageKind::kInput && !storage.persistent;
+    if (comes) sum += static_cast<std::uint64_t>(transfer_ns(link, storage.bytes));
+  }
   return sum;
 }
 
@@ -72,12 +87,11 @@ class ContextSearch {
     if (bound->graph_too_large) row_.ended_by = "graph size";
     if (bound->tokens == 0) return std::move(row_);
 
-    const models::Fits fits = [this](const Graph& graph) { return fits_plan(graph); };
-    auto planned = models::longest_context_below(model_, std::max(shortest, resident->tokens),
-                                                 bound->tokens, fits);
-    if (planned && planned->tokens == 0 && resident->tokens > shortest) {
-      // Packing and inputs cost a little.
-      planned = models::longest_context_below(model_, shortest, resident->tokens - 1, fits);
+    auto planned = longest_planned(shortest, resident->tokens, bound->tokens);
+    if (planned && planned->tokens < resident->tokens) {
+      // Steps so short that their inputs alone are too much: resident, they come as late.
+      counts_inputs_ = true;
+      planned = longest_planned(shortest, resident->tokens, bound->tokens);
     }
     if (!planned) return planned.error();
     row_.planned_tokens = planned->tokens;
@@ -90,9 +104,20 @@ class ContextSearch {
  private:
   static constexpr const char* kLinks = "links";
 
+  [[nodiscard]] Result<models::LongestContext> longest_planned(std::uint64_t shortest,
+                                                               std::uint64_t resident,
+                                                               std::uint64_t bound) {
+    const models::Fits fits = [this](const Graph& graph) { return fits_plan(graph); };
+    auto found = models::longest_context_below(model_, std::max(shortest, resident), bound, fits);
+    if (!found || found->tokens > 0 || resident <= shortest) return found;
+    // Packing costs a little.
+    return models::longest_context_below(model_, shortest, resident - 1, fits);
+  }
+
   /// The longest step that is allowed.
-  [[nodiscard]] std::uint64_t enough_ns(std::uint64_t ops_ns) const {
-    return ops_ns + static_cast<std::uint64_t>(static_cast<double>(ops_ns) * overhead_max_);
+  [[nodiscard]] std::uint64_t enough_ns(const Graph& graph) const {
+    const std::uint64_t ns = counts_inputs_ ? resident_ns(graph, hardware_) : compute_ns(graph);
+    return ns + static_cast<std::uint64_t>(static_cast<double>(ns) * overhead_max_);
   }
 
   Result<Fit> fits_device(const Graph& graph) {
@@ -112,7 +137,7 @@ class ContextSearch {
     }
     const std::uint64_t least_ns =
         analyzer::lower_bound_ns(graph, hardware_, hardware_.device_bytes);
-    if (least_ns > enough_ns(compute_ns(graph))) return bound_ends(kLinks, Fit::kNo);
+    if (least_ns > enough_ns(graph)) return bound_ends(kLinks, Fit::kNo);
     any_conceivable_ = true;
     return Fit::kYes;
   }
@@ -130,7 +155,7 @@ class ContextSearch {
     options.device_budget_bytes = hardware_.device_bytes;
     options.align_bytes = kAlignBytes;
     options.keep_order = true;
-    options.enough_step_ns = enough_ns(compute_ns(graph));
+    options.enough_step_ns = enough_ns(graph);
     auto outcome = analyzer::analyze(graph, hardware_, options);
     if (!outcome) return outcome.error();
     if (const auto* const lacks = std::get_if<analyzer::Infeasible>(&*outcome)) {
@@ -158,7 +183,8 @@ class ContextSearch {
     const auto graph = models::llama_like(model_);
     if (!graph) return graph.error();
     analyzer::BudgetSearch search;
-    search.overhead_max = overhead_max_;
+    search.overhead_max =
+        static_cast<double>(enough_ns(*graph)) / static_cast<double>(compute_ns(*graph)) - 1;
     search.align_bytes = kAlignBytes;
     search.keep_order = true;
     search.any_short_enough = true;
@@ -179,7 +205,8 @@ class ContextSearch {
   const std::function<void(const std::string&)>& progress_;
   analyzer::ContextRow row_;
   bool any_conceivable_ = false;
-  std::string busiest_;  ///< channel of the longest plan
+  bool counts_inputs_ = false;  ///< with the ops of a step that is not to be exceeded
+  std::string busiest_;         ///< channel of the longest plan
 };
 
 }  // namespace

@@ -63,11 +63,13 @@ std::vector<CLI::Option*> add_model_options(CLI::App& command, ModelWords& words
       add_number(command, "--groups", model.groups, "decode: groups of sequences that take turns"));
   options.push_back(add_number(command, "--turn-tokens", model.turn_tokens,
                                "decode: tokens that each sequence gets in its turn"));
-  options.push_back(command
-                        .add_option("--attended", model.attended,
-                                    "share of the KV blocks that a token attends to")
-                        ->type_name("SHARE")
-                        ->capture_default_str());
+  options.push_back(
+      command
+          .add_option("--attended", model.attended,
+                      "share of the KV blocks, whole ones, that each token attends to: "
+                      "always the same, the others stay in the pool")
+          ->type_name("SHARE")
+          ->capture_default_str());
   return options;
 }
 
