@@ -15,15 +15,14 @@ SOURCE, CLI, DAEMON, LIBRARY = sys.argv[1:5]
 PAGE = f"{SOURCE}/client/docs/programs.md"
 ROWS, COLUMNS = 64, 1024
 LINK = {"bytesPerS": "37000000000", "latencyNs": "3000"}
-HARDWARE = {"name": "node", "localDdr": {"capacityBytes": str(1 << 36), "read": LINK, "write": LINK},
-            "links": [{"name": "pool", "readBytesPerS": "80000000000", "writeBytesPerS": "80000000000"}],
-            "paths": [{"localDdr": ["pool"]}]}
+HARDWARE = {"name": "node", "localDdr": {"capacityBytes": str(1 << 36), "read": LINK, "write": LINK}}
 POLICY = {"tensors": [{"name": "up", "shape": [ROWS, COLUMNS], "elementBytes": 4, "from": "tp;-", "to": "-;tp"}]}
 
 
 def describe(node):
-    (programs,) = blocks(PAGE, "textproto")
-    for name, text in (("programs.textproto", programs), ("node.json", json.dumps(HARDWARE)), ("policy.json", json.dumps(POLICY))):
+    (programs,), (links,) = blocks(PAGE, "textproto"), blocks(PAGE, "json")
+    hardware = {**HARDWARE, **json.loads("{" + links + "}")}
+    for name, text in (("programs.textproto", programs), ("node.json", json.dumps(hardware)), ("policy.json", json.dumps(POLICY))):
         (node.folder / name).write_text(text)
     node.run("hyperoffload model llama-like --phase train --layers 2 --hidden 512 --heads 8 --kv-heads 8 --vocab 500 --context 512 "
              "--batch 1 --element-bytes 2 --device-flops 10e12 --device-bandwidth 1e12 --out step.json")
