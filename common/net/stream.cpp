@@ -21,8 +21,9 @@ constexpr std::size_t kEncryptedAtOnce = std::size_t{64} << 10U;
 /// move, and keep the order in which it would send.
 constexpr int kUnsentBytes = 1 << 20;
 /// On a short path the kernel holds no more than that, which it doubles for its own needs: what is
-/// sent while the peer copies is then still in a cache when the peer takes it. A kernel whose
-/// wmem_max is smaller gives 416 KiB; in 50 us even this is more than a core can send.
+/// sent while the peer copies is then still in a cache when the peer takes it. The default of
+/// net.core.wmem_max gives 416 KiB; in 50 us even this is more than a core can send.
+/// Source: tests/perf/RESULTS.md, Transports.
 constexpr int kShortPathBytes = 512 << 10;
 constexpr std::uint32_t kShortPathUs = 50;
 
