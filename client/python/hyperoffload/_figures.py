@@ -1,16 +1,16 @@
 """What a run did, as lines for people and as events for trace viewers."""
 
 
-def lines_of(now, departures, detours):
-    """stats(), and the causes of departures and detours, as the lines of summary()."""
+def lines_of(now, peak_line, departures, detours):
+    """stats(), the script's line at the peak, and the causes of departures and detours, as the lines of summary()."""
     lines = [f"{now['planned_steps']} of {now['steps']} steps ran under the plan",
              f"peak {now['peak_allocated_bytes'] / 2**20:.1f} MiB of "
              f"{now['peak_plain_bytes'] / 2**20:.1f} MiB that the step holds plainly "
              f"(budget {now['budget_bytes'] / 2**20:.1f} MiB)"]
     over = now["peak_allocated_bytes"] - now["budget_bytes"]
     if over * 100 > now["budget_bytes"]:
-        lines.append(f"the peak exceeded the budget by {over / 2**20:.1f} MiB, as what cannot leave, or paused() and "
-                     "torch.save(), needed it")
+        lines.append(f"the peak exceeded the budget by {over / 2**20:.1f} MiB{peak_line and ' at ' + peak_line}: what cannot "
+                     "leave, what one call takes and makes, or paused() and torch.save() needed it")
     if now["step_ms_median"] is not None:
         lines.append(f"median step {now['step_ms_median']:.1f} ms")
     if now["stall_ms_median"] is not None:

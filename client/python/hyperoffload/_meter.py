@@ -3,6 +3,8 @@
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from ._script import where
+
 
 def gone_of(addresses):
     """Those of the addresses of storage objects, to which weak references exist, that are gone."""
@@ -24,6 +26,8 @@ class Meter:
         self._known = {}  # address of the storage object -> [weak reference, bytes, plain bytes]
         self.bytes = self.peak = 0
         self.plain_bytes = self.plain_peak = 0
+        self.peak_line = ""  # the script's, at the peak
+        self._counts_peaks = True
 
     def see(self, storage):
         """Counts a storage, or takes note of its present size."""
@@ -40,9 +44,10 @@ class Meter:
             self._known[storage._cdata] = [StorageWeakRef(storage), size, size]
             self.bytes += size
             self.plain_bytes += size
-        if self.bytes > self.peak or self.plain_bytes > self.plain_peak:
+        if self._counts_peaks and (self.bytes > self.peak or self.plain_bytes > self.plain_peak):
             self.sweep()
-            self.peak = max(self.peak, self.bytes)
+            if self.bytes > self.peak:
+                self.peak, self.peak_line = self.bytes, where()
             self.plain_peak = max(self.plain_peak, self.plain_bytes)
 
     def resized(self, storage):
@@ -78,7 +83,11 @@ class Meter:
     def restart(self):
         """Forgets the peaks."""
         self.restart_plain()
-        self.peak = self.bytes
+        self.peak, self.peak_line = self.bytes, ""
+
+    def keep_peaks(self):
+        """The peaks stay what they are."""
+        self._counts_peaks = False
 
     def restart_plain(self):
         """Forgets the plain peak."""

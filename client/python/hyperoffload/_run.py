@@ -84,7 +84,6 @@ class Run:
         self._plan_given = plan
         self._page = None if plan is None else plan.page  # the analyzer's
         self._plain_bytes = 0 if plan is None else plan.graph.plain_bytes
-        self._peak_bytes = None  # None: the run has not ended
         self._fixed_bytes = 0  # most bytes at a time of what cannot leave
         self._steps = 0
         self._planned = 0
@@ -162,7 +161,7 @@ class Run:
     def _end(self, kind, error, trace):
         if self._is_recording:
             self._recorder.end(False)
-        self._peak_bytes = self._meter.peak  # the end brings everything back
+        self._meter.keep_peaks()  # the end brings everything back
         self._held = self._copies_held()
         try:
             try:
@@ -465,7 +464,7 @@ class Run:
         return {"steps": self._steps, "planned_steps": self._planned,
                 "departures": sum(self._departures.values()), "detours": sum(self._detours.values()),
                 "plans": len(self._plans.replays), "replans": self._replans,
-                "peak_allocated_bytes": self._meter.peak if self._peak_bytes is None else self._peak_bytes,
+                "peak_allocated_bytes": self._meter.peak,
                 "peak_plain_bytes": self._plain_bytes,
                 "peak_reserved_bytes": self._device.peak_reserved_bytes(),
                 "budget_bytes": self._limit(), "step_ms_median": median(self._step_s),
@@ -477,7 +476,7 @@ class Run:
     def summary(self) -> str:
         """stats() as a few lines for people, with the causes for which steps left the plan."""
         now = self.stats()
-        return "\n".join(lines_of(now, self._departures, self._detours))
+        return "\n".join(lines_of(now, self._meter.peak_line, self._departures, self._detours))
 
     def report(self, path: str | os.PathLike) -> None:
         """Writes the analyzer's HTML page about the plan: what is on the device when. Raises RuntimeError

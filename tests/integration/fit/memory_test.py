@@ -147,6 +147,13 @@ class Memory(support.WithDaemon):
         self.assertLessEqual(stats["peak_allocated_bytes"], 1.02 * stats["budget_bytes"])
         self.assertNotIn("exceeded", ours.run.summary())
 
+    def test_the_line_that_exceeds_the_budget_is_named(self):
+        def large(script, tensor):
+            return [(torch.ones(1 << 18) + 1).sum().item()]  # one call takes and makes more than the budget
+
+        ours = self.check(lambda: Script(large))
+        self.assertRegex(ours.run.summary(), r"exceeded the budget by [12]\.[0-9] MiB at \S*memory_test\.py:[0-9]+: what ")
+
     def test_memory_that_is_lent_is_not_taken_back(self):
         # As of an activation that the script holds longer than the step that was recorded: it may leave, until it is lent.
         tensor, script = torch.full((4096,), 2.0), Script()
