@@ -121,7 +121,8 @@ Result<HeldArena> Sessions::grant(const ArenaSpec& spec, const std::vector<NodeI
     const std::size_t refused = full.size();
     auto held = take(*stripes, rooms, spec, full);
     // Others may have room that these had not any more, or by the user's quota.
-    if (held || full.size() == refused) return held;
+    const bool lacks_room = !held && held.error().code() == Errc::kExhausted;
+    if (!lacks_room || full.size() == refused) return held;
     if (!refusal) refusal = held.error();
   }
   // The node's own words first: it may be a quota, or memory that its machine does not have.

@@ -14,6 +14,7 @@
 #include "common/base/unique_fd.hpp"
 #include "common/net/address.hpp"
 #include "tests/integration/client/two_nodes.hpp"
+#include "tests/integration/daemon/daemon_process.hpp"
 #include "tests/support/patience.hpp"
 
 namespace ho::test {
@@ -117,6 +118,32 @@ TEST_CASE("client: a node that is long about its part of an allocation holds up 
   held.let_go();
   CHECK(allocated.get() == HO_OK);
   CHECK(comes([&] { return nodes.granted_bytes(1) + nodes.granted_bytes(2) == 0; }));
+}
+
+TEST_CASE("client: a node that refuses what it had room for is passed over") {
+  PoolSpec spec;
+  spec.tcp = true;
+  spec.nodes = 3;
+  TwoNodes nodes(spec);
+  HeldUp held(nodes.tcp_address(0));
+  const PoolHandle pool = connect_pool(held.address(), "tcp");
+  held.hold_after(1);
+  ho_allocation* memory = nullptr;
+  auto allocated = std::async(std::launch::async,
+                              [&] { return ho_allocate(pool.get(), 3 * kNodeBytes, &memory); });
+  REQUIRE(comes([&] { return held.holds(); }));
+  // Another job takes all of node 0 before it is asked for memory.
+  const auto other = connect(nodes.address(0));
+  const auto session = other->open_session("other", soon(), "local");
+  REQUIRE(session.ok());
+  GrantSpec all;
+  all.bytes = spec.ddr_bytes;
+  all.driver = "local";
+  REQUIRE(other->grant(*session, all, soon()).ok());
+  held.let_go();
+  CHECK(allocated.get() == HO_OK);
+  CHECK(nodes.granted_bytes(1) + nodes.granted_bytes(2) == 3 * kNodeBytes);
+  ho_free(pool.get(), memory);
 }
 
 }  // namespace ho::test
