@@ -17,8 +17,8 @@ from . import _library
 from ._collectives import communicates, is_point_to_point, wait_for, works_in
 from ._meter import Meter, gone_of
 from ._script import where
-from ._step import (bytes_of, list_length, new_bytes_of, split, storage_of, tensors_in, tensors_of,
-                    written_in)
+from ._step import (bytes_of, bytes_taken, is_view, list_length, new_bytes_of, split, storage_of, tensors_in,
+                    tensors_of, written_in)
 
 # Storages below this size stay on the device: a transfer costs more than it frees.
 BYTES_MIN = 4096
@@ -65,6 +65,7 @@ class Demand:
         self.pending = 0  # bytes that the call which waits is about to return
         self.paused = 0
         self.fixed = Meter(device.counted)  # what never leaves
+        self.adopts = True  # what existed before the run, and comes to a call, may leave; recorders look themselves
         self.ended = []  # weak references of storages that a plan is through with, and the script not
         self.away = set()  # addresses of storage objects that left, and that no plan brings in the step that runs
         self._away_for = self.reserved  # the numbers of the plan for which `away` was made
@@ -365,7 +366,8 @@ class Demand:
                 self.meter.see(storage)
                 loose = self._loose.get(storage._cdata)
                 if (loose is None or loose.stays) and not self.reserved:
-                    self.fixed.see(storage)
+                    if loose is not None or not self._adopt_foreign(storage, function, tensor, result):
+                        self.fixed.see(storage)
         if communicates(function):
             self.hand_over(function, tensors, result)
         self.wrote(function, args, kwargs)
@@ -382,6 +384,25 @@ class Demand:
             self._returned[function, sum(map(bytes_of, taken))] = new
         if self.meter.bytes > self.limit():
             self.room(0)
+
+    def fixed_bytes(self):
+        """Bytes of what exists and never leaves."""
+        self.fixed.sweep()
+        return self.fixed.bytes
+
+    def _adopt_foreign(self, storage, function, tensor, result):
+        """A call has taken a tensor that existed before the run, and that nothing has shown: its storage may leave from
+        now on if the call took most of it, as of weights of a teacher, or of their averages. Returns whether it may.
+        A call takes little of a data set, which other threads may use."""
+        size = storage.nbytes()
+        if not self.adopts or size < BYTES_MIN or storage.device != self.device.where or is_view(function):
+            return False
+        returned = sum(bytes_of(each) for each, _ in tensors_in(result))
+        if 2 * bytes_taken(function, bytes_of(tensor), returned) < size or not self.device.can_resize(storage):
+            return False
+        self.add(storage).used = self._call
+        self.fixed.forget(storage)
+        return True
 
     def wrote(self, function, args, kwargs):
         """What homes hold of a call's results in place is out of date."""

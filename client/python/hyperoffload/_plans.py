@@ -16,6 +16,8 @@ _HISTORY, _PATTERN_MAX = 64, 16
 _SEEN_MAX = 64
 # A plan that does not fit its steps is made again so often where replan is "once".
 _AGAIN_MAX = 3
+# A plan that was refused is tried again when only this part is left of what could not leave.
+_FREED = 0.9
 
 RECORD = object()  # what choose() returns for a step that is to be recorded
 
@@ -52,7 +54,7 @@ class Plans:
         self._is_auto = is_auto
         self._say = say
         self._seen = {}  # signature of a step that departed -> its first call
-        self._refused = set()  # signatures for which no plan can be made
+        self._refused = {}  # signature for which no plan can be made -> bytes that could not leave then
         self._history = collections.deque(maxlen=_HISTORY)  # signatures
         self._first = None  # (function, shapes) of the first call of this step
         self._noted = 0  # the signature of this step so far
@@ -96,9 +98,9 @@ class Plans:
         for function, shapes in beside:
             self._noted = _extended(self._noted, function, shapes)
 
-    def ended(self, replay):
-        """A step has ended. replay: under which it ran as a whole, or None. Returns whether the next step is
-        to be recorded from its beginning."""
+    def ended(self, replay, fixed_bytes):
+        """A step has ended. replay: under which it ran as a whole, or None. fixed_bytes(): of what cannot leave.
+        Returns whether the next step is to be recorded from its beginning."""
         signature = self._noted if replay is None else replay.signature
         repeats = bool(self._history) and self._history[-1] == signature
         self._history.append(signature)
@@ -116,7 +118,8 @@ class Plans:
             self._drop(own)
             return True
         if signature in self._refused:
-            return False
+            # A checkpoint of the script may have been in the way, and be gone.
+            return fixed_bytes() <= _FREED * self._refused[signature]
         if self._is_auto and first is not None:
             self._seen[signature] = first
             if len(self._seen) > _SEEN_MAX:
@@ -151,12 +154,13 @@ class Plans:
             self._has_dropped = True
             self._drop(self.replays[0])
         self._seen.pop(replay.signature, None)
+        self._refused.pop(replay.signature, None)
         self.replays.append(replay)
 
-    def refuse(self, signature):
-        """No plan can be made for such steps."""
+    def refuse(self, signature, fixed_bytes):
+        """No plan can be made for such steps, while so many bytes cannot leave."""
         self._seen.pop(signature, None)
-        self._refused.add(signature)
+        self._refused[signature] = fixed_bytes
 
     def replace(self, earlier, replay):
         """A plan of the same step takes the place of an earlier one."""

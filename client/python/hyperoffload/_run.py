@@ -205,10 +205,10 @@ class Run:
     def _step_ended(self):
         if self._is_recording:
             self._recorded()
-        elif self._plans.replays:
+        elif self._replay is not None:
             replay = self._replay
-            whole = replay.step_ended()
-            if self._plans.ended(replay if whole else None):
+            whole = bool(self._plans.replays) and replay.step_ended()  # it may be the last one's, and ended
+            if self._plans.ended(replay if whole else None, self._demand.fixed_bytes):
                 self._record()
             elif whole:
                 self._planned_step()
@@ -267,6 +267,7 @@ class Run:
         """Records a step from here on. begins_alike: with the first call of one that has a plan."""
         show_model(self._model, self._optimizer, self._demand)  # states may be others than before
         self._demand.fixed.restart()
+        self._demand.adopts = False
         self._recorder.begins_alike = begins_alike
         self._recorder.begin()
         self._is_recording = True
@@ -275,7 +276,7 @@ class Run:
     def _recorded(self):
         """The step that was recorded has ended."""
         self._fixed_bytes = self._demand.fixed.peak
-        self._is_recording = False
+        self._is_recording, self._demand.adopts = False, True
         self._recorder.end(True)
         if self._steps + 1 < self._recorded_count:
             self._limit()
@@ -312,7 +313,7 @@ class Run:
             replay = self._plan(graph)
         except (MemoryError, RuntimeError) as error:
             _say(f"steps as step {self._steps + 1} run on demand: {error}")
-            self._plans.refuse(signature)
+            self._plans.refuse(signature, self._demand.fixed_bytes())
             return
         self._plans.add(replay)
         self._use(replay)

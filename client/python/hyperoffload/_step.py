@@ -85,6 +85,15 @@ def bytes_of(tensor):
     return tensor.numel() * tensor.element_size()
 
 
+# Calls that take as much of an operand as they return.
+_SELECTS = {"index", "index_select", "gather", "take"}
+
+
+def bytes_taken(function, size, returned_bytes):
+    """How much a call takes of a tensor of `size` bytes."""
+    return min(size, returned_bytes) if function.__name__.split(".")[0] in _SELECTS else size
+
+
 def arguments_of(function, args, kwargs):
     """Yields (argument of the schema, its value); the value is None if the call omits it."""
     for place, argument in enumerate(function._schema.arguments):
@@ -123,6 +132,14 @@ def _received(function):
         return None
     names = [argument.name for argument in function._schema.arguments]
     return next((name for name in names if name.startswith("output")), names[0] if names else None)
+
+
+@functools.lru_cache(maxsize=None)
+def is_view(function):
+    """Whether a call of a function neither reads nor writes memory: it returns views."""
+    schema = function._schema
+    return bool(schema.returns) and all(
+        each.alias_info is not None and not each.alias_info.is_write for each in schema.returns)
 
 
 def written_in(function, args, kwargs):

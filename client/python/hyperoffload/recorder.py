@@ -31,8 +31,8 @@ from ._collectives import communicates
 from ._compiled import refuse_compiled
 from ._devices import device_of
 from ._hooks import mode_of
-from ._step import (ON_LISTS, Call, Op, Operand, Step, Storage, arguments_of, bytes_of, shapes_of, storage_of,
-                    tensors_in, tensors_of, written_names)
+from ._step import (ON_LISTS, Call, Op, Operand, Step, Storage, arguments_of, bytes_of, bytes_taken, shapes_of,
+                    storage_of, tensors_in, tensors_of, written_names)
 
 # Calls that change a tensor in place without reading it.
 _OVERWRITES = {"zero_", "fill_", "copy_", "normal_", "uniform_", "random_", "_foreach_zero_",
@@ -46,8 +46,6 @@ _RESIZES = {"resize_", "resize_as_", "set_"}
 _SHAPE_ONLY = ("_like",)
 _RANDOM = ("dropout", "bernoulli", "rand", "normal", "uniform", "multinomial", "exponential",
            "rrelu", "poisson")
-# Calls that take as much of their first operand as they return.
-_SELECTS = {"index", "index_select", "gather", "take"}
 # Calls that write a part of their first operand.
 _EXTENDS = {"index_copy_", "index_put_", "_index_put_impl_", "scatter_", "index_add_"}
 # Indices are a step's input, also where they stay the same.
@@ -359,8 +357,7 @@ class Recorder:
         op.is_view = not op.writes and bool(results)
         made_bytes = sum(bytes_of(tensor) for tensor, _ in results)
         for operand in operands if not op.is_view else ():
-            takes = min(operand.bytes, made_bytes) if name in _SELECTS else operand.bytes
-            operand.storage.taken_bytes += takes
+            operand.storage.taken_bytes += bytes_taken(function, operand.bytes, made_bytes)
             operand.storage.extended |= operand.written and (
                 name in _EXTENDS or 2 * operand.bytes < operand.storage.bytes)
         if name in _ALLOCATES or not (op.writes or op.reads):

@@ -243,6 +243,36 @@ class Memory(support.WithDaemon):
         self.assertEqual(ours.rows.data_ptr(), ours.model[1].weight[1:].data_ptr())
         self.assertEqual(ours.array[8:].tolist(), ours.model[2].weight.flatten().tolist())
 
+    def test_weights_that_come_late_may_leave(self):
+        class Late(Script):
+            """From a step on it keeps averages, in copies made before the run; a data set comes late, too."""
+
+            def __init__(self):
+                super().__init__()
+                self.averages = copy.deepcopy(self.model)
+                self.data = torch.randn(self.batch, WIDTH)
+
+            def uses(self, step):
+                if step < 3:
+                    return
+                self.seen.append(self.data[step:step + 4].sum().item() + self.data[[1, 3]].sum().item())
+                with torch.no_grad():
+                    for average, value in zip(self.averages.parameters(), self.model.parameters()):
+                        average.lerp_(value, 0.5)
+
+            def train(self, steps=9):
+                super().train(steps)
+                self.seen += [average.sum().item() for average in self.averages.parameters()]
+                self.loose = self.run and [self.run._demand.knows(each.untyped_storage() if hasattr(
+                    each, "untyped_storage") else each._storage()) for each in (self.averages[2].weight, self.data)]
+                return self
+
+        ours = self.check(Late, memory="60%")
+        stats = ours.run.stats()
+        self.assertEqual(stats["planned_steps"], 7, ours.run.summary())
+        self.assertLessEqual(stats["peak_allocated_bytes"], 1.02 * stats["budget_bytes"])
+        self.assertEqual(ours.loose, [True, False])
+
     def test_processes_that_are_forked_find_what_the_script_made(self):
         class Loading(Script):
             """Makes its data within the run, which workers of a loader read in each epoch."""

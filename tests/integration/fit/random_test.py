@@ -36,6 +36,7 @@ class Script:
         self.to_none = self.random.random() < 0.7
         self.seen, self.kept, self.is_busy = [], [], False
         self.rate = self.random.choice([0, 0.05, 0.2])
+        self.averages = copy.deepcopy(self.model) if seed % 3 == 1 else None  # exist before the run, and come late
         for layer in layers:
             layer.register_forward_hook(lambda layer, inputs, output: self.at_random(layer, output))
 
@@ -115,7 +116,15 @@ class Script:
             self.optimizer.step()
             self.at_random(self.model[0], loss)
             self.seen.append(loss.item())
+            if self.averages is not None and step >= 4:
+                self.average()
         return self
+
+    def average(self):
+        with torch.no_grad():
+            for average, value in zip(self.averages.parameters(), self.model.parameters()):
+                average.lerp_(value, 0.5)
+            self.seen.append(sum(average.sum().item() for average in self.averages.parameters()))
 
 
 class Random(support.WithDaemon):

@@ -222,6 +222,22 @@ class Replan(support.WithDaemon):
         stats, _ = self.run_both(lambda: Script(after=reload), 14, holds=False)
         self.assertGreaterEqual(stats["planned_steps"], 8, self.summary)
 
+    def test_a_plan_is_made_when_what_was_in_the_way_is_gone(self):
+        def reload(script, step):
+            if step == 4:
+                file = io.BytesIO()
+                torch.save([script.model.state_dict(), script.optimizer.state_dict()], file)
+                file.seek(0)
+                script.held = torch.load(file)  # its memory cannot leave
+                script.model.load_state_dict(script.held[0])
+                script.optimizer.load_state_dict(script.held[1])
+            if step == 10:
+                script.held = None
+
+        stats, said = self.run_both(lambda: Script(after=reload), 18, memory="45%", holds=False)
+        self.assertIn("run on demand", said)
+        self.assertGreaterEqual(stats["planned_steps"], 3 + 5, self.summary + said)
+
 
 if __name__ == "__main__":
     unittest.main()
