@@ -17,6 +17,7 @@ struct Bound {
   const char* option;
   std::uint64_t value;
   std::uint64_t most;
+  const char* of = "";  ///< the option that bounds it
 };
 
 Result<void> check(const LlamaLike& m) {
@@ -31,12 +32,12 @@ Result<void> check(const LlamaLike& m) {
                                     {"--context", m.context, kLong},
                                     {"--batch", m.batch, kWide},
                                     {"--element-bytes", m.element_bytes, 8},
-                                    {"--groups", m.groups, m.batch},
-                                    {"--turn-tokens", m.turn_tokens, m.context},
+                                    {"--groups", m.groups, m.batch, " (--batch)"},
+                                    {"--turn-tokens", m.turn_tokens, m.context, " (--context)"},
                                     {"--experts", m.experts, 65'536}}) {
     if (bound.value == 0 || bound.value > bound.most) {
       return bad_input(std::string(bound.option) + " " + std::to_string(bound.value) + ": 1 to " +
-                       std::to_string(bound.most) + " is allowed");
+                       std::to_string(bound.most) + bound.of + " is allowed");
     }
   }
   if (m.hidden % m.heads != 0) return bad_input("--hidden must be a multiple of --heads");

@@ -4,6 +4,7 @@ import math
 import pathlib
 
 _UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_BYTES_MIN = 1 << 10
 _BYTES_END = 1 << 60  # bounds memory, and bytes that a link carries in a second
 
 
@@ -83,6 +84,9 @@ def budget_of(device_memory):
                          f"bytes; units are {', '.join(_UNITS)}") from None
     if most <= 0:
         raise ValueError(f"device_memory is {device_memory!r}; it has to be more than 0")
+    if not text.endswith("%") and most < _BYTES_MIN:
+        raise ValueError(f'device_memory is {device_memory!r}, a number of bytes, and no step fits in so few; write '
+                         f'"{text}%" for a share of what the step holds')
     if most >= _BYTES_END:
         raise ValueError(f"device_memory is {device_memory!r}; no device has so much")
     return budget

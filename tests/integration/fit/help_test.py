@@ -105,6 +105,7 @@ class Help(support.WithDaemon):
                 ({"device_memory": "2GB"}, ValueError, "device_memory is '2GB'.*KiB, MiB, GiB"),
                 ({"device_memory": "0%"}, ValueError, "device_memory is '0%'; .* more than 0"),
                 ({"device_memory": -3}, ValueError, "more than 0"),
+                ({"device_memory": "60"}, ValueError, """device_memory is '60', a number of bytes.*write "60%" for"""),
                 ({"device_memory": 1 << 80}, ValueError, "device_memory is 1208925819614629174706176; no device"),
                 ({"device_memory": "9999999TiB"}, ValueError, "no device has so much"),
                 ({"device_memory": "nan%"}, ValueError, "device_memory is 'nan%'"),

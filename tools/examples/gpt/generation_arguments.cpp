@@ -47,7 +47,8 @@ void add_generation(CLI::App& app, GenerationArguments& a) {
   add("--layers", a.options.decoder.model.layers, "Transformer layers");
   add("--dim", a.options.decoder.model.dim, "Width of the residual stream");
   add("--heads", a.options.decoder.model.heads, "Attention heads");
-  add("--batch", a.options.decoder.model.batch, "Sequences of a group");
+  add("--batch", a.options.decoder.model.batch, "Sequences of a group")
+      ->check(CLI::Range(1U, 65536U));
   add("--groups", a.options.decoder.groups, "Groups, which take turns")
       ->check(CLI::Range(1U, 256U));
   add("--slice", a.options.slice_tokens, "Tokens of a turn")->check(CLI::Range(1U, 65536U));
@@ -61,7 +62,6 @@ Result<GenerationJob> generation_job(const GenerationArguments& arguments) {
   if (!prompts) return prompts.error();
   GenerationJob job{arguments.options, std::move(prompts).value()};
   DecoderOptions& decoder = job.options.decoder;
-  if (decoder.model.batch < 1) return Error(Errc::kInvalidArgument, "--batch must be 1 .. 65536");
   if (std::isnan(job.options.temperature)) {  // which no bound of a range excludes
     return Error(Errc::kInvalidArgument, "--temperature must be 0 .. 100");
   }

@@ -25,7 +25,7 @@ CLI::Option* add_number(CLI::App& command, const char* name, std::uint64_t& into
 
 std::vector<CLI::Option*> add_model_sizes(CLI::App& command, models::LlamaLike& model) {
   const Bounds<double> any{1, 1e18};
-  return {
+  std::vector<CLI::Option*> options = {
       add_number(command, "--layers", model.layers, "layers"),
       add_number(command, "--hidden", model.hidden, "width of the residual stream"),
       add_number(command, "--heads", model.heads, "attention heads"),
@@ -43,6 +43,8 @@ std::vector<CLI::Option*> add_model_sizes(CLI::App& command, models::LlamaLike& 
                 "what the device attains; an op takes the longer of this and its bytes", any),
       add_rate(command, "--device-bandwidth", model.bytes_per_s, "what device memory attains",
                any)};
+  command.get_option("--active-experts")->needs("--experts");
+  return options;
 }
 
 std::vector<CLI::Option*> add_model_options(CLI::App& command, ModelWords& words) {
