@@ -333,7 +333,8 @@ TEST_CASE("models: sizes that make no model are refused by the name of their opt
   CHECK(with([](auto& m) { m.heads = 7; }) == "--hidden must be a multiple of --heads");
   CHECK(with([](auto& m) { m.kv_heads = 3; }) == "--heads must be a multiple of --kv-heads");
   CHECK(with([](auto& m) { m.groups = 4; }) == "--groups 4: 1 to 3 (--batch) is allowed");
-  CHECK(with([](auto& m) { m.turn_tokens = 97; }) == "--turn-tokens 97: 1 to 96 (--context) is allowed");
+  CHECK(with([](auto& m) { m.turn_tokens = 97; }) ==
+        "--turn-tokens 97: 1 to 96 (--context) is allowed");
   CHECK(with([](auto& m) { m.attended = 0; }) == "--attended: above 0, at most 1");
   CHECK(with([](auto& m) { m.active_experts = 9, m.experts = 8; }) ==
         "--active-experts: 1 to --experts is allowed");
