@@ -16,6 +16,9 @@ constexpr Duration kPeerTimeout = std::chrono::seconds(2);
 /// The same once the drivers move bytes, which wait meanwhile.
 constexpr Duration kLaterPeerTimeout = std::chrono::milliseconds(200);
 
+/// Nodes that come later may be on other machines. It reaches all, and costs nothing before.
+constexpr const char* kForLater = "tcp";
+
 std::string trimmed(std::string text) {
   while (!text.empty() && (text.back() == '\n' || text.back() == '\0')) text.pop_back();
   return text;
@@ -40,7 +43,7 @@ PathFinder::Made& PathFinder::made(const std::string& name) {
   Made& made = found->second;
   if (!first) return made;
   if (on_owner_) {
-    made.error = Error(Errc::kUnsupported, name + ": the job has not used it since it connected");
+    made.error = Error(Errc::kUnsupported, name + ": the job has not begun with it");
     return made;
   }
   auto driver = make_(name);
@@ -132,6 +135,10 @@ Result<PathChoice> PathFinder::explain(NodeControl& node, TimePoint deadline) {
 
 std::vector<PathFinder::Found> PathFinder::take(OnOwner on_owner) {
   std::vector<Found> found;
+  if (std::find(allowed_.begin(), allowed_.end(), kForLater) != allowed_.end()) {
+    Made& later = made(kForLater);
+    later.used = !later.error;
+  }
   std::erase_if(made_, [](const auto& entry) { return !entry.second.used && !entry.second.error; });
   for (auto& [name, made] : made_) {
     if (made.used) found.push_back({name, *std::exchange(made.driver, std::nullopt)});

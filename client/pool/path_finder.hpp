@@ -32,7 +32,7 @@ struct Path {
 /// node. Only this class decides how a job reaches a node; `hyperoffload status` uses it too.
 ///
 /// Threads: one at a time. take() passes the drivers to another; after that nodes are reached by
-/// those drivers only.
+/// those drivers only, of which `tcp` is one wherever it is allowed.
 class PathFinder {
  public:
   using MakeDriver = std::function<Result<Engine::Driver>(const std::string& name)>;
@@ -62,7 +62,8 @@ class PathFinder {
   /// the choice untried.
   [[nodiscard]] Result<PathChoice> explain(NodeControl& node, TimePoint deadline);
 
-  /// The drivers by which nodes were reached, in no order. They outlive this, or its last reach().
+  /// The drivers by which nodes were reached, and `tcp`, in no order. They outlive this, or its
+  /// last reach().
   [[nodiscard]] std::vector<Found> take(OnOwner on_owner);
 
  private:

@@ -87,7 +87,10 @@ Result<void> Pool::start() {
     driver_names_.push_back(std::move(found.name));
   }
   HO_CHECK(drivers.size() <= kDriversMax);
-  transport_name_ = driver_names_.size() == 1 ? driver_names_.front() : "mixed";
+  transport_name_ = nodes().begin()->driver;
+  for (const NodeSession& node : nodes()) {
+    if (node.driver != transport_name_) transport_name_ = "mixed";
+  }
   engine_ = std::make_unique<Engine>(std::move(drivers), door_);
 
   auto started = engine_->call([this]() -> Result<void> {
@@ -365,8 +368,9 @@ Result<void> Pool::add_device(DeviceStreams& streams) {
     return entered;
   }
   BounceMemory bounce;
-  const bool far = std::any_of(nodes().begin(), nodes().end(),
-                               [](const NodeSession& node) { return node.driver != "local"; });
+  // Also where only nodes that come later are on other machines.
+  const bool far = std::any_of(driver_names_.begin(), driver_names_.end(),
+                               [](const std::string& name) { return name != "local"; });
   if (far) {
     constexpr std::uint64_t kBytes = DeviceCarrier::kBounceMemoryBytes;
     void* const base = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,

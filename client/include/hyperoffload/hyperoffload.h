@@ -176,8 +176,8 @@ HO_API const char* ho_last_error(void);
  * If a node's best driver does not reach it, the next one is tried. A node that no allowed driver
  * reaches, or that does not answer within 2 s, is left out. Both log a warning with the reason.
  * Nodes that do not answer are waited for together, up to 64 at a time.
- * ho_open and ho_load use nodes that have come since, or are back, by the drivers in use by then;
- * where nodes do not answer that takes up to 2 s.
+ * ho_open and ho_load use nodes that have come since, or are back, by "tcp" and the drivers in use
+ * by then; where nodes do not answer that takes up to 2 s.
  *
  * HO_OK                *out is the caller's until ho_disconnect.
  * HO_INVALID_ARGUMENT  a null argument; an option that cannot be read or is out of its range; an

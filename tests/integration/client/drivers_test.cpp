@@ -202,6 +202,44 @@ TEST_CASE("drivers: ucx emulates over TCP where both ends ask for it, and nowher
   check_moves(emulated.get(), "ucx");
 }
 
+TEST_CASE("drivers: a job that began with local alone reaches a node that comes later by tcp") {
+  const TempFolder near_folder;
+  const TempFolder far_folder;
+  const std::string peer = "nodes { node_id: 4 name: \"far\" control_addresses: \"" +
+                           unix_address(far_folder) + "\" }\n";
+  const DaemonProcess near(near_folder, "near", {small_config(near_folder, peer), {}, false});
+  (void)connect(unix_address(near_folder));
+  const PoolHandle pool = connect_pool(unix_address(near_folder), "auto");
+  REQUIRE(std::string(ho_pool_transport(pool.get())) == "local");
+  constexpr std::uint64_t kMoreThanOneHas = 40U << 20U;
+  ho_allocation* allocation = nullptr;
+  CHECK(ho_allocate(pool.get(), kMoreThanOneHas, &allocation) == HO_EXHAUSTED);
+
+  std::string far_config = small_config(far_folder, "tcp { }\ntransport: \"tcp\"\n");
+  far_config.replace(far_config.find("node_id: 3"), 10, "node_id: 4");
+  const DaemonProcess far(far_folder, "far", {far_config, {}, false});
+  (void)connect(unix_address(far_folder));
+  std::vector<unsigned char> arena(4096);
+  ho_device_memory memory{};
+  memory.struct_bytes = sizeof memory;
+  memory.arena = arena.data();
+  memory.arena_bytes = arena.size();
+  ho_runtime* runtime = nullptr;
+  REQUIRE(ho_open(pool.get(), &memory, &runtime) == HO_OK);
+  REQUIRE(ho_allocate(pool.get(), kMoreThanOneHas, &allocation) == HO_OK);
+  std::vector<char> bytes(kMoreThanOneHas, 'y');
+  REQUIRE(ho_register(pool.get(), bytes.data(), bytes.size()) == HO_OK);
+  std::uint64_t ticket = 0;
+  REQUIRE(ho_put(pool.get(), allocation, 0, bytes.data(), bytes.size(), &ticket) == HO_OK);
+  REQUIRE(ho_wait(pool.get(), ticket) == HO_OK);
+  std::fill(bytes.begin(), bytes.end(), 'n');
+  REQUIRE(ho_get(pool.get(), allocation, 0, bytes.data(), bytes.size(), &ticket) == HO_OK);
+  REQUIRE(ho_wait(pool.get(), ticket) == HO_OK);
+  CHECK(std::count(bytes.begin(), bytes.end(), 'y') == static_cast<std::ptrdiff_t>(bytes.size()));
+  ho_free(pool.get(), allocation);
+  ho_close(runtime);
+}
+
 TEST_CASE("drivers: an address that hangs leaves time for the node's next one") {
   const TempFolder near_folder;
   const TempFolder far_folder;

@@ -140,6 +140,23 @@ TEST_CASE("path finder: nodes that come later are reached by the drivers that we
   CHECK(drivers.asked == std::vector<std::string>{"tcp"});
 }
 
+TEST_CASE("path finder: nodes that come later are reached by tcp, also where none was before") {
+  Drivers drivers;
+  drivers.fabrics["local"].add_peer("there");
+  drivers.fabrics["tcp"].add_peer("there");
+  auto paths = drivers.finder("auto");
+  const auto taken = paths.take(run_here);
+  REQUIRE(taken.size() == 1);
+  CHECK(taken.front().name == "tcp");
+  FakeNode later({{"tcp"}});
+  const auto path = paths.reach(later, "later");
+  REQUIRE(path.ok());
+  CHECK(path->choice.driver == "tcp");
+  CHECK(drivers.finder("ofi,ucx").take(run_here).empty());  // it is not allowed
+  drivers.missing = "tcp";
+  CHECK(drivers.finder("auto").take(run_here).empty());
+}
+
 TEST_CASE("path finder: the error for a node that nothing reaches has what each driver said") {
   Drivers drivers;
   auto paths = drivers.finder("auto");
@@ -150,7 +167,7 @@ TEST_CASE("path finder: the error for a node that nothing reaches has what each 
   CHECK(path.error().context().find("ucx: ") != std::string::npos);
   CHECK(path.error().context().find("tcp: ") != std::string::npos);
   CHECK(node.open.empty());
-  CHECK(paths.take(run_here).empty());
+  CHECK(paths.take(run_here).size() == 1);  // tcp, for nodes that come later
   CHECK(drivers.finder("local").reach(node, "n").error().code() == Errc::kUnsupported);
 }
 
