@@ -6,6 +6,7 @@ Keys are texts or bytes of any length: what goes to the library is their digest.
 import bisect
 import ctypes
 import hashlib
+import pathlib
 import select
 import threading
 import time
@@ -50,12 +51,31 @@ def _declare(lib):
 
 def digest(key):
     """What the library knows a key by."""
-    raw = key.encode() if isinstance(key, str) else bytes(key)
-    return hashlib.blake2b(raw, digest_size=32).digest()
+    if isinstance(key, str):
+        key = key.encode()
+    elif not isinstance(key, (bytes, bytearray, memoryview)):
+        raise TypeError(f"a key is a {type(key).__name__}; give a text or bytes")
+    return hashlib.blake2b(key, digest_size=32).digest()
+
+
+def _text(name, value):
+    """What C takes for a text, which a NUL would end."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is a {type(value).__name__}; give a text")
+    if "\0" in value:
+        raise ValueError(f"{name} has a NUL in it")
+    return value.encode()
+
+
+def _number(name, value):
+    if type(value) is not int or not 0 <= value < 1 << 32:
+        raise ValueError(f"{name} is {value!r}; write a number from 0 to {(1 << 32) - 1}")
+    return value
 
 
 class Blocks:
-    """A tenant's blocks. Any thread may call anything but close(), which comes last.
+    """A tenant's blocks. Any thread may call anything. After close() all calls but it raise RuntimeError, also those that
+    wait then. secret_file: holds the secret, for configurations that others see or that are logged.
 
     `items` are (key, address, bytes) for GET and PUT, of which the memory stays where it is until
     the outcome, and keys for EXISTS and REMOVE. The memory is registered as a whole by register(),
@@ -63,10 +83,19 @@ class Blocks:
     """
 
     def __init__(self, pool, *, tenant="default", secret="", model="", dtype="", layout="", rank=0,
-                 salt="", deadline_ms=0, name="blocks"):
+                 salt="", deadline_ms=0, name="blocks", secret_file=""):
+        if secret_file:
+            if secret:
+                raise ValueError("give secret or secret_file, not both")
+            secret = pathlib.Path(secret_file).read_text(encoding="utf-8").strip()
+        texts = [_text(*each) for each in (("tenant", tenant), ("secret", secret), ("model", model), ("dtype", dtype),
+                                           ("layout", layout))]
+        options = _Options(ctypes.sizeof(_Options), *texts, _number("rank", rank), _text("salt", salt), None, 0,
+                           _number("deadline_ms", deadline_ms))
         self._lib = _library.library()
         _declare(self._lib)
         self._lock = threading.RLock()
+        self._is_closing = False
         self._pool = _library.Pool(pool, name)
         self._handle = ctypes.c_void_p()
         self._open = {}    # outcomes by ticket, None where there is none yet
@@ -74,9 +103,6 @@ class Blocks:
         self._memory = {}  # (begin, end) of registered memory by ticket, for one request
         self._held = {}    # [requests, copy of the bytes or None] by (begin, end)
         self._begins, self._ends = [], []  # what register() was given, sorted
-        options = _Options(ctypes.sizeof(_Options), tenant.encode(), secret.encode(),
-                           model.encode(), dtype.encode(), layout.encode(), rank, salt.encode(),
-                           None, 0, deadline_ms)
         try:
             _library._check(self._lib.ho_blocks_open(
                 self._pool.handle, ctypes.byref(options), ctypes.byref(self._handle)))
@@ -85,9 +111,14 @@ class Blocks:
             raise
         self.event_fd = self._lib.ho_blocks_event_fd(self._handle)
 
+    def _check_open(self):
+        if self._handle is None:
+            raise RuntimeError("the blocks are closed")
+
     def register(self, address, size):
         """Registers memory for all requests to come."""
         with self._lock:
+            self._check_open()
             _library._check(self._lib.ho_register(self._pool.handle, address, size))
             at = bisect.bisect(self._begins, address)
             self._begins.insert(at, address)
@@ -99,12 +130,15 @@ class Blocks:
         spans = {}  # items by memory that is not registered
         for at, item in enumerate(items):
             key, address, size = item if op in (GET, PUT) else (item, None, 0)
+            if address is not None and size <= 0:
+                raise ValueError(f"the memory of {key!r} has {size} bytes")
             array[at] = _Block(digest(key), 32, address, size, 0)
             if address is not None and not self._registered(address, size):
                 spans.setdefault((address, address + size), []).append(at)
         ticket = ctypes.c_uint64()
         held = []
         with self._lock:
+            self._check_open()
             try:
                 for span, those in spans.items():
                     held.append(self._hold(span, op))
@@ -151,6 +185,7 @@ class Blocks:
         done = (_Done * 256)()
         ended = []
         with self._lock:
+            self._check_open()
             while True:
                 count = self._lib.ho_blocks_drain(self._handle, done, len(done))
                 for one in done[:count]:
@@ -166,7 +201,11 @@ class Blocks:
     def take(self, ticket):
         """The outcomes of a ticket that has ended, which ends; None: it has not."""
         with self._lock:
-            return None if ticket in self._left else self._open.pop(ticket)
+            if ticket in self._left:
+                return None
+            if ticket not in self._open:
+                raise KeyError(f"no request has the ticket {ticket}, or its outcomes were taken")
+            return self._open.pop(ticket)
 
     def wait(self, ticket):
         """Waits for the outcomes of a ticket, which ends. Other threads may do the same."""
@@ -180,8 +219,11 @@ class Blocks:
 
     def wait_for_news(self, seconds):
         """Returns when poll() may have something, or the time is up."""
+        descriptor = self.event_fd
+        if descriptor < 0:
+            raise RuntimeError("the blocks are closed")
         poller = select.poll()  # unlike select(), it takes descriptors from 1024 on
-        poller.register(self.event_fd, select.POLLIN)
+        poller.register(descriptor, select.POLLIN)
         poller.poll(seconds * 1000)
 
     def run(self, op, items):
@@ -197,24 +239,27 @@ class Blocks:
             array[at] = _Block(digest(key), 32, None, 0, 0)
         found, pin = ctypes.c_size_t(), ctypes.c_uint64()
         with self._lock:
+            self._check_open()
             _library._check(self._lib.ho_blocks_match(self._handle, array, len(keys),
                                                       ctypes.byref(found), ctypes.byref(pin)))
         return found.value, pin.value
 
     def unpin(self, pin):
         with self._lock:
+            self._check_open()
             self._lib.ho_blocks_unpin(self._handle, pin)
 
     def close(self, patience_s=10.0):
         """Waits for what is under way, and disconnects."""
-        handle, self._handle = self._handle, None
-        if handle is None:
-            return
+        with self._lock:
+            if self._handle is None or self._is_closing:
+                return
+            self._is_closing = True
         end = time.monotonic() + patience_s
-        self._handle = handle
         while self._left and time.monotonic() < end:
             self.poll()
             time.sleep(0.001)
-        self._handle = None
-        self._lib.ho_blocks_close(handle)
-        self._pool.close()
+        with self._lock:
+            handle, self._handle, self.event_fd = self._handle, None, -1
+            self._lib.ho_blocks_close(handle)
+            self._pool.close()

@@ -165,6 +165,11 @@ def library():
     return _library
 
 
+def status_name(status):
+    """The name of a status, as "exhausted"."""
+    return library().ho_status_name(status).decode()
+
+
 def _check(status):
     if status != 0:
         raise Error(_library.ho_status_name(status).decode(), _library.ho_last_error().decode())

@@ -158,7 +158,7 @@ def vllm():
         assert not tier.has_pending_work()
         for i, row in enumerate([9, 8, 7, 6]):
             assert memory[row * BLOCK:(row + 1) * BLOCK] == content(i)
-        assert tier.lookup(keys[7], context) is False  # not promised again
+        assert settled(tier, keys[7], context) is False  # not promised again
         # Not a row of the view for each key: nothing is moved.
         for number, bad in enumerate(([1], [1, 2, 3], [1, rows], [-1, 0])):
             job = Job(job_id=number, keys=[b"x", b"y"], is_promotion=False, req_context=context, **{ids: bad})

@@ -66,7 +66,7 @@ class Connector:
                     return future
                 self._requests[self._blocks.submit(op, items)] = (future, op, buffers)
             except Exception as error:  # a completion, so that nobody waits forever
-                self._refused.append((future, False, str(error), [False] * len(keys)))
+                self._refused.append((future, False, str(error), [False] * (len(keys) if keys is not None else 0)))
                 self._wake()
             return future
 

@@ -23,9 +23,16 @@ try:
 except ImportError:
     HiCacheStorage = object
 
+try:
+    from sglang.srt.mem_cache.hicache_storage import PoolTransferResult
+except ImportError:
+    PoolTransferResult = None
+
 _log = logging.getLogger(__name__)
 _PINS_MAX = 16
-_PARAMETERS = ("tenant", "secret", "salt", "dtype", "deadline_ms")
+_PARAMETERS = ("tenant", "secret", "secret_file", "salt", "deadline_ms")
+# What SGLang itself reads of the extra_config.
+_OF_SGLANG = ("backend_name", "module_path", "class_name", "interface_v1", "prefetch_", "hicache_")
 
 
 def _quiet(otherwise):
@@ -46,6 +53,9 @@ def _quiet(otherwise):
 
 def _place(tensor):
     """Address and length of a tensor of host memory."""
+    kind = getattr(getattr(tensor, "device", None), "type", "cpu")
+    if kind != "cpu":
+        raise ValueError(f"the tensor is on {kind}; blocks are in host memory")
     if not tensor.is_contiguous():  # between its elements is memory of others
         raise ValueError("the tensor is not contiguous")
     return tensor.data_ptr(), tensor.numel() * tensor.element_size()
@@ -61,33 +71,61 @@ def _items(keys, tensors):
 class HyperOffloadStorage(HiCacheStorage):
     """Pages of HiCache's host memory. Calls may come from several threads.
 
-    A page may lie in several pieces of host memory, such as keys and values: each is a block.
+    A page may lie in several pieces of host memory, such as keys and values: each is a block. Servers share blocks if
+    all is the same that says what a page holds: the model, the ranks, and the host memory's layout and type.
     """
 
     def __init__(self, storage_config, *_, **__):
         extra = dict(getattr(storage_config, "extra_config", None) or {})
+        if "pool" not in extra:
+            raise ValueError('extra_config has no "pool": name the daemons\' control addresses')
+        known = (*_PARAMETERS, "pool", "model", "rank", "dtype", "layout")
+        unknown = [name for name in extra if name not in known and not name.startswith(_OF_SGLANG)]
+        if unknown:
+            _log.warning("extra_config has %s, which nothing reads; it may have %s", unknown, ", ".join(known))
         one = bool(getattr(storage_config, "is_mla_model", False))  # all ranks have the same
-        rank = 0 if one else int(getattr(storage_config, "tp_rank", 0))
-        layout = ":".join(str(getattr(storage_config, field, "")) for field in
-                          ("pp_rank", "pp_size", "attn_cp_rank", "attn_cp_size",
-                           "is_page_first_layout"))
+        layout = [str(getattr(storage_config, field, "")) for field in
+                  ("pp_rank", "pp_size", "attn_cp_rank", "attn_cp_size", "is_page_first_layout")]
         if not one:
-            layout += f":tp{getattr(storage_config, 'tp_size', 1)}"
-        self._blocks = _blocks.Blocks(
-            extra["pool"], name="sglang", model=getattr(storage_config, "model_name", None) or "",
-            rank=rank, layout=layout + str(extra.get("layout", "")),
-            **{key: extra[key] for key in _PARAMETERS if key in extra})
-        self._pieces = 1  # blocks to a page; learnt from the first page that is moved
+            layout.append(f"tp{getattr(storage_config, 'tp_size', 1)}")
+        self._layout = [*layout, str(extra.get("layout", ""))]
+        self._dtype = str(extra.get("dtype", ""))
+        rank = 0 if one else int(getattr(storage_config, "tp_rank", 0))
+        self._options = {
+            "pool": extra["pool"], "name": "sglang", "rank": int(extra.get("rank", rank)),
+            "model": getattr(storage_config, "model_name", None) or extra.get("model", ""),
+            **{key: extra[key] for key in _PARAMETERS if key in extra}}
+        self._blocks = self._open((), "")
+        self._pieces = 1  # blocks to a page
         self._lock = threading.Lock()
         self._pins = {}  # pages that were matched and not got yet, by pin
         self.mem_pool_host = None
+        self._told_hybrid = False
+
+    def _open(self, layout, dtype):
+        return _blocks.Blocks(layout=":".join((*self._layout, *layout)), dtype=self._dtype or dtype, **self._options)
 
     @_quiet(None)
     def register_mem_pool_host(self, mem_pool_host):
         self.mem_pool_host = mem_pool_host
+        # Pages of another layout or type have other contents under the same keys, often of the same size.
+        layout = [f"{field}={getattr(mem_pool_host, field)}" for field in ("layout", "page_size")
+                  if getattr(mem_pool_host, field, None) is not None]
+        self._blocks, last = self._open(layout, str(getattr(mem_pool_host, "dtype", ""))), self._blocks
+        last.close()
         buffer = mem_pool_host.kv_buffer
         for tensor in buffer if isinstance(buffer, (list, tuple)) else (buffer,):
             self._blocks.register(*_place(tensor))
+        self._learn_pieces()
+
+    def _learn_pieces(self):
+        """How many blocks a page is, so that the first question about pages asks for all of them."""
+        try:
+            import torch
+            first = torch.arange(int(self.mem_pool_host.page_size))
+            self._pieces = len(self.mem_pool_host.get_page_buffer_meta(first)[0])
+        except Exception:
+            _log.info("blocks to a page are learnt from the first page that is moved", exc_info=True)
 
     def _names(self, key):
         return [f"{key}#{piece}" for piece in range(self._pieces)]
@@ -184,6 +222,19 @@ class HyperOffloadStorage(HiCacheStorage):
                 self._pins[pin] = set(keys[:pages])
             self._unpin(lambda: list(self._pins)[:-_PINS_MAX])
         return pages
+
+    # What hybrid models have beside the KV cache is not stored: their pages are misses.
+
+    def batch_exists_v2(self, keys, pool_transfers=None, extra_info=None):
+        if not self._told_hybrid:
+            self._told_hybrid = True
+            _log.warning("pages of hybrid models (several pools) are not stored")
+        return 0 if PoolTransferResult is None else PoolTransferResult.empty()
+
+    def batch_get_v2(self, transfers, extra_info=None):
+        return {str(transfer.name): [False] * len(transfer.keys or ()) for transfer in transfers}
+
+    batch_set_v2 = batch_get_v2
 
     def clear(self):
         """Blocks are shared with other jobs; `hyperoffload blocks clear` ends a tenant's."""

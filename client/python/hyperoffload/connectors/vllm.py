@@ -7,14 +7,20 @@ Written against the interface of vLLM's main branch in 2026 (`get_finished_jobs`
     {"type": "hyperoffload", "module_path": "hyperoffload.connectors.vllm",
      "class_name": "HyperOffloadTier", "pool": "unix:/run/hyperoffload/control.sock",
      "tenant": "chat", "model": "llama-3-8b"}
+
+vLLM's keys are digests of tokens. All else that says what a row holds comes from the offloading_spec into the
+layout: model, types, groups of the KV cache and the ways in which they are divided. Servers share blocks if they have
+the same PYTHONHASHSEED, of which vLLM makes its first digest.
 """
 
 import ctypes
 import dataclasses
+import hashlib
+import logging
 import time
 import types
 
-from .. import _blocks
+from .. import _blocks, _library
 
 try:
     from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
@@ -37,16 +43,47 @@ try:
 except ImportError:
     RequestOffloadingContext = types.SimpleNamespace
 
-# A verdict is asked for again after this long: blocks come and go.
-_VERDICT_S = 2.0
+# A verdict is asked for again after this long: blocks come and go, and a load fails where one has gone.
+_VERDICT_S = 0.1
 _VERDICTS_MAX = 100_000
+# Attributes of an offloading_spec that tell rows of one meaning from others, in both forms that it has had.
+_NAMESPACE = (
+    "config.model.name", "config.model.dtype", "config.parallel.tp_size", "config.parallel.pp_size",
+    "config.parallel.pcp_size", "config.parallel.dcp_size", "config.parallel.rank", "config.cache.tokens_per_hash",
+    "config.canonical_layout", "config.kv_cache_layout", "vllm_config.model_config.model",
+    "vllm_config.model_config.dtype", "vllm_config.cache_config.cache_dtype", "vllm_config.cache_config.block_size",
+    "vllm_config.parallel_config.tensor_parallel_size", "vllm_config.parallel_config.pipeline_parallel_size",
+    "vllm_config.parallel_config.prefill_context_parallel_size",
+    "vllm_config.parallel_config.decode_context_parallel_size", "vllm_config.parallel_config.rank")
+_log = logging.getLogger(__name__)
+
+
+def _at(value, path):
+    """What a path of attributes leads to, or None."""
+    for name in path.split("."):
+        value = getattr(value, name, None)
+    return value
+
+
+def _namespace(spec):
+    """A digest of what tells the rows of this server from others of the same tokens; "" where the spec says nothing."""
+    found = [(path, str(_at(spec, path))) for path in _NAMESPACE if _at(spec, path) is not None]
+    for group in _at(spec, "config.groups") or ():
+        found.append(("group", str((getattr(group, "tokens_per_block", None), list(getattr(group, "layer_names", ()))))))
+    for group in _at(spec, "kv_cache_config.kv_cache_groups") or ():
+        block = _at(group, "kv_cache_spec.block_size")
+        found.append(("group", str((block, list(getattr(group, "layer_names", ()))))))
+    if not found:
+        return ""
+    _log.info("blocks are shared with servers of the same %s", found)
+    return hashlib.blake2b(repr(found).encode(), digest_size=16).hexdigest()
 
 
 class HyperOffloadTier(SecondaryTierManager):
     """Blocks of the primary tier's rows. vLLM calls it from one thread at a time."""
 
     def __init__(self, offloading_spec, primary_kv_view, tier_type="hyperoffload", *, pool,
-                 **parameters):
+                 layout="", **parameters):
         if SecondaryTierManager is not object:
             super().__init__(offloading_spec, primary_kv_view, tier_type)
         self.tier_type = tier_type
@@ -55,12 +92,19 @@ class HyperOffloadTier(SecondaryTierManager):
         self._rows = view.nbytes // self._row_bytes
         self._view = view  # keeps the memory
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(view))
-        self._blocks = _blocks.Blocks(pool, name="vllm", **parameters)
+        self._blocks = _blocks.Blocks(pool, name="vllm", layout=layout + _namespace(offloading_spec), **parameters)
         self._blocks.register(self._address, view.nbytes)
         self._asked = {}     # key by ticket of a question
         self._verdicts = {}  # (found, time) by key; found None: asked
         self._jobs = {}      # (job id, keys, is a store) by ticket
         self._finished = []
+        self._told = set()   # why jobs failed
+
+    def _tell(self, why):
+        """vLLM does not say that jobs fail: says why, once for each cause."""
+        if why not in self._told:
+            self._told.add(why)
+            _log.warning("blocks are not stored or loaded: %s", why)
 
     @staticmethod
     def get_tier_type():
@@ -102,16 +146,22 @@ class HyperOffloadTier(SecondaryTierManager):
                 self._finished.append(JobResult(job.job_id, True))
                 return
             self._jobs[self._blocks.submit(op, items)] = (job.job_id, keys, op == _blocks.PUT)
-        except Exception:  # its result says so
+        except Exception as error:  # its result says so
+            self._tell(str(error))
             self._finished.append(JobResult(job.job_id, False))
 
     def _poll(self):
+        if self._view is None:
+            return  # shut down
         for ticket in self._blocks.poll():
-            outcomes = [status == _blocks.OK for status in self._blocks.take(ticket)]
+            statuses = self._blocks.take(ticket)
+            outcomes = [status == _blocks.OK for status in statuses]
             if ticket in self._asked:
                 self._verdicts[self._asked.pop(ticket)] = (outcomes[0], time.monotonic())
                 continue
             job_id, keys, stored = self._jobs.pop(ticket)
+            if stored and not all(outcomes):
+                self._tell("stores end with " + _library.status_name(next(filter(None, statuses))))
             now = time.monotonic()
             for key, ok in zip(keys, outcomes):
                 # A load that failed must not be promised again; a store is there now.
@@ -153,8 +203,12 @@ class HyperOffloadTier(SecondaryTierManager):
         return ()
 
     def shutdown(self):
+        if self._view is None:
+            return
         self.drain_jobs()
         self._blocks.close()
+        self._view.release()  # vLLM unmaps it
+        self._view = None
 
     # As they were called before.
     get_finished = get_finished_jobs
