@@ -103,12 +103,16 @@ Result<ObjectOptions> read_object_options(const ho_object_options& given) {
   }
   auto mesh = utf8_text(out.options.mesh, "mesh", kDescriptionBytesMax);
   if (!mesh) return mesh.error();
+  if (mesh->empty() && out.options.rank != 0) {
+    return Error(Errc::kInvalidArgument, "rank: " + std::to_string(out.options.rank) +
+                                             " without a mesh, in which there is one rank, 0");
+  }
   auto relay = utf8_text(out.options.relay, "relay", kDescriptionBytesMax);
   if (!relay) return relay.error();
   out.relay = std::move(*relay);
   out.name = std::move(*name);
   out.secret = std::move(secret);
-  out.mesh = mesh->empty() ? "1:all@" + std::to_string(out.options.rank) : std::move(*mesh);
+  out.mesh = mesh->empty() ? "1:all@0" : std::move(*mesh);
   return out;
 }
 

@@ -117,6 +117,8 @@ class Pool {
   [[nodiscard]] bool is_lost(NodeIndex node) const {
     return nodes()[node.value()].fault->reason() != FaultReason::kNone;
   }
+  /// As Sessions::lost().
+  [[nodiscard]] Error lost() const { return sessions_->lost(); }
   /// As Sessions::is_drained().
   [[nodiscard]] bool is_drained(NodeIndex node) const { return sessions_->is_drained(node); }
   /// As Sessions::notice().

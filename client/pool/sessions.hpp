@@ -134,6 +134,8 @@ class Sessions {
   /// Gives the segments back. Skips lost nodes, where the lease ends them.
   void release(const std::vector<HeldSegment>& segments);
 
+  /// The error for a job that has lost all its nodes. Any thread.
+  [[nodiscard]] Error lost() const;
   /// Asks the nodes, one request each, many at a time.
   [[nodiscard]] Rooms rooms_of(const std::vector<NodeIndex>& candidates);
   /// Nodes that connect() left out, or that are lost or silent since, with the reasons. "": none.
@@ -180,7 +182,8 @@ class Sessions {
   }
   /// Any thread.
   [[nodiscard]] Notice notice() const;
-  /// Whether the node is there, and its daemon has told that it is drained. Any thread.
+  /// Whether the node is there, and its daemon has told that it is drained, or that it ends. Any
+  /// thread.
   [[nodiscard]] bool is_drained(NodeIndex node) const;
   /// Ends a rail of the node's session by that connection.
   [[nodiscard]] transport::FenceRequest fence_of(NodeIndex node, ControlClient& control) const;
@@ -218,7 +221,6 @@ class Sessions {
   [[nodiscard]] Result<HeldArena> take(const std::vector<Stripe>& stripes,
                                        const std::vector<NodeRoom>& rooms, const ArenaSpec& arena,
                                        std::set<NodeIndex>& full);
-  [[nodiscard]] Error lost() const;
   void note_renewed(std::size_t node, const RenewedLease& renewed);
   [[nodiscard]] Duration shortest_lease() const;
   [[nodiscard]] std::vector<Result<NodeStatus>> status_of(const std::vector<NodeIndex>& candidates);

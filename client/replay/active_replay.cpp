@@ -1,6 +1,7 @@
 #include "client/replay/active_replay.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "common/base/check.hpp"
@@ -21,9 +22,7 @@ std::string list(const std::vector<std::string>& names, std::uint64_t count) {
 
 void ActiveReplay::add_home(NodeIndex node, const std::string& storage) {
   HO_CHECK(node.value() < names_by_node_.size());
-  NamedHomes& homes = names_by_node_[node.value()];
-  homes.count += 1;
-  if (homes.names.size() < kNamesMax) homes.names.push_back(storage);
+  names_by_node_[node.value()].insert(storage);
 }
 
 void ActiveReplay::begin_run(Replay& replay, const std::vector<std::string>& names) {
@@ -142,7 +141,7 @@ void ActiveReplay::transfer_done(Mover& mover, const TransferDone& done, const N
 
 bool ActiveReplay::uses(NodeIndex node) const {
   HO_CHECK(node.value() < names_by_node_.size());
-  return names_by_node_[node.value()].count > 0;
+  return !names_by_node_[node.value()].empty();
 }
 
 void ActiveReplay::fail(const std::string& what, std::optional<NodeIndex> node) {
@@ -152,8 +151,10 @@ void ActiveReplay::fail(const std::string& what, std::optional<NodeIndex> node) 
   }
   failure_text = what;
   if (node && uses(*node)) {
-    const NamedHomes& homes = names_by_node_[node->value()];
-    failure_text += "; tensors at home there: " + list(homes.names, homes.count);
+    const std::set<std::string>& all = names_by_node_[node->value()];
+    const std::vector<std::string> some(
+        all.begin(), std::next(all.begin(), std::min<std::ptrdiff_t>(kNamesMax, std::ssize(all))));
+    failure_text += "; tensors at home there: " + list(some, all.size());
   }
   state.store(RunState::kFailed);
   ready_through.store(0);

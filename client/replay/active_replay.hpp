@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -93,11 +94,6 @@ class ActiveReplay final : public TransferSource {
 
  private:
   /// What failure messages name.
-  struct NamedHomes {
-    std::uint64_t count = 0;
-    std::vector<std::string> names;  ///< the first few
-  };
-
   /// Steps whose transfers were all queued at this point of the accelerator's order.
   struct Queued {
     std::uint64_t steps = 0;
@@ -113,9 +109,9 @@ class ActiveReplay final : public TransferSource {
   Queued queued_;  ///< the next count of retired steps to be published
   std::uint64_t seen_news_ = 0;
   Replay* replay_ = nullptr;
-  const std::vector<std::string>* names_ = nullptr;  ///< names of the run's storages
-  std::vector<std::string> nodes_;                   ///< their labels
-  std::vector<NamedHomes> names_by_node_;
+  const std::vector<std::string>* names_ = nullptr;   ///< names of the run's storages
+  std::vector<std::string> nodes_;                    ///< their labels
+  std::vector<std::set<std::string>> names_by_node_;  ///< of storages that have a home there
 };
 
 }  // namespace ho::client

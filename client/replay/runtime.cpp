@@ -37,6 +37,7 @@ Result<std::unique_ptr<Runtime>> Runtime::open(Pool& pool, const DeviceMemory& d
   }
   pool.use_new_nodes(TriedNodes::kAgain);
   const std::size_t nodes = pool.candidates(Nearness::kAny).size();
+  if (nodes == 0) return pool.lost();
   if (device.copies > nodes) {
     return Error(Errc::kExhausted, "2 copies of each value need 2 nodes, and the job reaches " +
                                        std::to_string(nodes) +

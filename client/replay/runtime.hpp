@@ -145,6 +145,8 @@ class Runtime {
   Runtime(Pool& pool, const DeviceMemory& device, std::unique_ptr<DeviceStreams> streams);
   [[nodiscard]] Result<void> start();
   [[nodiscard]] Result<HeldStorage*> find_held(StorageNumber number);
+  /// What check_running() says, and kUnsupported with an arena.
+  [[nodiscard]] Result<void> check_hosted();
   /// For calls on one storage where the job places device bytes: none of its plans runs afterwards.
   [[nodiscard]] Result<HeldStorage*> find_hosted(StorageNumber number);
   /// Where the running plan has a storage's latest value now.

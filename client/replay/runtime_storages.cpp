@@ -6,6 +6,7 @@
 
 #include "client/replay/runtime.hpp"
 #include "common/base/check.hpp"
+#include "common/model/check_graph.hpp"
 
 namespace ho::client {
 Error Runtime::no_value(const HeldStorage& storage) {
@@ -116,12 +117,14 @@ void Runtime::count_device(std::uint64_t placed_bytes, std::uint64_t released_by
   counters_.peak_device_bytes = std::max(counters_.peak_device_bytes, counters_.device_bytes);
 }
 
+Result<void> Runtime::check_hosted() {
+  if (auto ok = check_running(); !ok) return ok;
+  if (device_.hosted()) return {};
+  return Error(Errc::kUnsupported, "the device memory is an arena, in which plans place storages");
+}
+
 Result<HeldStorage*> Runtime::find_hosted(StorageNumber number) {
-  if (auto ok = check_running(); !ok) return ok.error();
-  if (!device_.hosted()) {
-    return Error(Errc::kUnsupported,
-                 "the device memory is an arena, in which plans place storages");
-  }
+  if (auto ok = check_hosted(); !ok) return ok.error();
   auto storage = find_held(number);
   if (!storage || running_ == nullptr || !running_->index_of(number)) return storage;
   if (in_step_ != nullptr) {
@@ -132,12 +135,10 @@ Result<HeldStorage*> Runtime::find_hosted(StorageNumber number) {
 }
 
 Result<StorageNumber> Runtime::declare(std::string name, std::uint64_t bytes) {
-  if (auto ok = check_running(); !ok) return ok.error();
-  if (!device_.hosted()) {
-    return Error(Errc::kUnsupported,
-                 "the device memory is an arena, in which plans place storages");
+  if (auto ok = check_hosted(); !ok) return ok.error();
+  if (bytes == 0 || bytes > kBytesMax) {
+    return Error(Errc::kInvalidArgument, "a storage of " + std::to_string(bytes) + " bytes");
   }
-  if (bytes == 0) return Error(Errc::kInvalidArgument, "a storage of 0 bytes");
   if (!name.empty() && storages_->find(name)) {
     return Error(Errc::kAlreadyExists, "there is a storage named " + name);
   }
@@ -149,6 +150,7 @@ Result<StorageNumber> Runtime::declare(std::string name, std::uint64_t bytes) {
 }
 
 Result<void> Runtime::undeclare(StorageNumber number) {
+  if (auto ok = check_hosted(); !ok) return ok;
   if (auto ok = check_between_steps(); !ok) return ok;
   auto storage = find_held(number);
   if (!storage) return storage.error();
@@ -196,12 +198,11 @@ ValuePlace Runtime::place_now(StorageIndex storage) {
 }
 
 Result<void> Runtime::peek(StorageNumber number, std::span<std::byte> into) {
-  if (auto ok = check_running(); !ok) return ok;
+  if (auto ok = check_hosted(); !ok) return ok;
   auto storage = find_held(number);
   if (!storage) return storage.error();
   const std::string& name = (*storage)->name;
-  const auto index =
-      in_step_ != nullptr && device_.hosted() ? in_step_->index_of(number) : std::nullopt;
+  const auto index = in_step_ != nullptr ? in_step_->index_of(number) : std::nullopt;
   if (!index) return conflict("no step runs whose plan places " + name + " by callbacks");
   if (in_step_->in_op()) return conflict("an op of the step runs: peek at " + name + " after it");
   if (into.size() != (*storage)->bytes) {

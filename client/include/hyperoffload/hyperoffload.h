@@ -29,7 +29,8 @@
  * call. ho_write of an INPUT may come from one other thread at a time. ho_register, ho_unregister,
  * ho_get, ho_put, ho_wait, ho_test, ho_stage_in and ho_stage_out: one thread at a time per pool.
  * Everything else on a pool: any thread. The library has threads of its own: one that moves bytes,
- * one that renews leases, one for each node's control connection. None of them calls the job.
+ * those of local_threads, one that renews leases, one that finds restarted daemons, one for each
+ * node's control connection. None of them calls the job.
  *
  * Errors. Every call that can fail returns a status. ho_last_error() says more about the last one
  * that was not HO_OK on the calling thread. A call that is refused (HO_INVALID_ARGUMENT,
@@ -51,8 +52,8 @@
  * Signals. The driver "local" maps memory that its daemon may take back. It installs a handler for
  * SIGBUS. A fault inside such memory, during one of the driver's own copies, becomes an error;
  * every other fault goes to the handler that was installed before. If the job installs a handler
- * later, that handler must pass on faults that are not its own. The library's threads block all
- * signals except SIGBUS and SIGSEGV.
+ * later, that handler must pass on faults that are not its own. The thread that moves bytes blocks
+ * all other signals than SIGBUS and SIGSEGV, the library's other threads all signals.
  *
  * Limits. 4096 transfers started and not yet waited for; 8192 in flight in a pool, including those
  * of plans. 4096 nodes in a pool. 2^50 bytes in an allocation, an arena or a storage.
@@ -495,8 +496,8 @@ HO_API ho_status ho_load(ho_runtime* runtime, const void* schedule, size_t sched
                          ho_plan** out);
 /* Ends a plan, also in a step: queued transfers are not sent, and the call waits for those in
  * flight. Values of persistent storages stay where they are and belong to the runtime; those of an
- * unfinished step are lost as by ho_leave. The handle is gone, whatever the outcome. NULL is
- * allowed. HO_UNAVAILABLE: the runtime has failed. */
+ * unfinished step are lost as by ho_leave. The handle is gone, whatever the outcome. HO_OK also for
+ * a runtime that has failed, and for NULL. */
 HO_API ho_status ho_unload(ho_plan* plan);
 
 HO_API uint32_t ho_position_count(const ho_plan* plan);
@@ -559,7 +560,8 @@ HO_API void* ho_operand(const ho_plan* plan, uint32_t position, uint32_t storage
 /* Reports that the op has ended: its operands belong to the library again. With callbacks, before
  * this call, the job calls ho_adopt for every storage that the op writes and that was not on the
  * device. It also frees each storage that no later op of the step needs and that does not outlive
- * the step, so that the plan's next transfers have room.
+ * the step, so that the plan's next transfers have room: also INPUTs, whose memory take() gave. The
+ * plan knows that, so without ho_forget.
  *
  * HO_CONFLICT  out of order; a storage that the op writes has no address. Nothing has changed. */
 HO_API ho_status ho_after(ho_plan* plan, uint32_t position);
@@ -570,7 +572,8 @@ HO_API ho_status ho_step_end(ho_plan* plan);
  * waits for those in flight. Persistent storages keep their values, wherever they are, except that
  * one which the rest of the step would have overwritten unread may have none. Values that do not
  * outlive the step are lost in an arena. With callbacks they stay where they are until the next
- * step of a plan begins: on the device as the job's memory, or in the pool for ho_fetch.
+ * step of a plan begins: on the device as the job's memory, or in the pool for ho_fetch. Before
+ * that step the job calls ho_forget for those on the device, and frees them.
  * HO_CONFLICT: no step of this plan runs. */
 HO_API ho_status ho_leave(ho_plan* plan);
 
@@ -616,10 +619,10 @@ HO_API ho_status ho_fetch(ho_runtime* runtime, ho_storage storage, void** memory
  * memory of the device: the storage's own, or other memory while the value is off the device.
  *
  * HO_INVALID_ARGUMENT  `bytes` is not the storage's size.
- * HO_CONFLICT          no step of a plan with this storage runs; an op runs; the device memory is
- *                      an arena; or the storage has no value, since the step has not written it.
- * HO_UNSUPPORTED       its home is on flash; or, on an accelerator, `into` is other memory and the
- *                      value is on the device. */
+ * HO_CONFLICT          no step of a plan with this storage runs; an op runs; or the storage has no
+ *                      value, since the step has not written it.
+ * HO_UNSUPPORTED       the device memory is an arena; its home is on flash; or, on an accelerator,
+ *                      `into` is other memory and the value is on the device. */
 HO_API ho_status ho_peek(ho_runtime* runtime, ho_storage storage, void* into, size_t bytes);
 /* Takes the storage off the device: stores it if its home is out of date, waits, and drops the
  * memory. HO_EXHAUSTED: the pool has no room for its home. */

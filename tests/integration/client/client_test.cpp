@@ -311,6 +311,9 @@ TEST_CASE("client: calls out of order are conflicts with words") {
   CHECK(ho_read(run, schedule.storages[0].id, &byte, 1) != HO_OK);
   CHECK(ho_operand(run, 0, 424242) == nullptr);
   CHECK(ho_operand(run, 100000, schedule.storages[0].id) == nullptr);
+  // What callbacks alone have.
+  CHECK(ho_undeclare(job.runtime(), 0) == HO_UNSUPPORTED);
+  CHECK(ho_peek(job.runtime(), 0, &byte, 1) == HO_UNSUPPORTED);
   // Beyond the last position, with the next step's first ready and not.
   for (int step = 0; step < 2; ++step) {
     REQUIRE(job.begin_step() == HO_OK);

@@ -359,7 +359,7 @@ TEST_CASE(
   for (const int node : {0, 1}) nodes.daemon(node).send(SIGSTOP);
   const Time began = std::chrono::steady_clock::now();
   ho_allocation* memory = nullptr;
-  CHECK(ho_allocate(pool.get(), 4 << 20, &memory) == HO_EXHAUSTED);
+  CHECK(ho_allocate(pool.get(), 4 << 20, &memory) == HO_DEADLINE);
   CHECK(std::string(ho_last_error()).find("[deadline]") != std::string::npos);
   CHECK(std::chrono::steady_clock::now() - began < within(3s));
   nodes.daemon(1).send(SIGCONT);

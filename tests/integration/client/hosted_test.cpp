@@ -254,6 +254,7 @@ TEST_CASE("hosted: calls on storages of a step that runs are refused, and change
   ho_storage number = 0;
   CHECK(ho_declare(runtime, "w", kBytes, &number) == HO_ALREADY_EXISTS);
   CHECK(ho_declare(runtime, "v", 0, &number) == HO_INVALID_ARGUMENT);
+  CHECK(ho_declare(runtime, "v", (std::uint64_t{1} << 50U) + 1, &number) == HO_INVALID_ARGUMENT);
   CHECK(ho_undeclare(runtime, job.w) == HO_CONFLICT);
   CHECK(said("belongs to a plan"));
   CHECK(ho_adopt(runtime, job.w, nullptr) == HO_INVALID_ARGUMENT);

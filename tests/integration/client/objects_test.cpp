@@ -223,6 +223,11 @@ TEST_CASE("objects: a text that is not UTF-8 is refused at open, and costs no no
   options = ranks.options(0, 3);
   options.mesh = "1:\xff";
   CHECK(opens(options, ranks.tensor(0)) == HO_INVALID_ARGUMENT);
+  options = ranks.options(0, 3);
+  options.mesh = nullptr;
+  options.rank = 1;
+  CHECK(opens(options, ranks.tensor(0)) == HO_INVALID_ARGUMENT);
+  CHECK(std::string(ho_last_error()) == "rank: 1 without a mesh, in which there is one rank, 0");
   for (const char* ho_tensor::*const field : {&ho_tensor::name, &ho_tensor::dtype}) {
     ho_tensor tensor = ranks.tensor(0);
     tensor.*field = bytes;

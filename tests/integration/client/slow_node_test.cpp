@@ -7,6 +7,7 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <csignal>
 #include <future>
 #include <string>
 #include <thread>
@@ -118,6 +119,32 @@ TEST_CASE("client: a node that is long about its part of an allocation holds up 
   held.let_go();
   CHECK(allocated.get() == HO_OK);
   CHECK(comes([&] { return nodes.granted_bytes(1) + nodes.granted_bytes(2) == 0; }));
+}
+
+TEST_CASE("client: nodes that do not answer, and those that are lost, have no lack of memory") {
+  TwoNodes nodes;
+  const PoolHandle pool = connect_pool(nodes.address(0), "auto");
+  for (const int node : {0, 1}) nodes.daemon(node).send(SIGSTOP);
+  ho_allocation* allocation = nullptr;
+  CHECK(ho_allocate(pool.get(), 4096, &allocation) == HO_DEADLINE);
+  CHECK(std::string(ho_last_error()).find("no node answers") != std::string::npos);
+  for (const int node : {0, 1}) {
+    nodes.daemon(node).send(SIGKILL);
+    nodes.daemon(node).wait();
+  }
+  ho_pool_room room{};
+  room.struct_bytes = sizeof(room);
+  REQUIRE(eventually(std::chrono::seconds(20), [&] {
+    return ho_pool_get_room(pool.get(), HO_ALL_NODES, &room) == HO_OK && room.nodes == 0;
+  }));
+  CHECK(ho_allocate(pool.get(), 4096, &allocation) == HO_UNAVAILABLE);
+  std::vector<unsigned char> arena(4096);
+  ho_device_memory memory{};
+  memory.struct_bytes = sizeof(memory);
+  memory.arena = arena.data();
+  memory.arena_bytes = arena.size();
+  ho_runtime* runtime = nullptr;
+  CHECK(ho_open(pool.get(), &memory, &runtime) == HO_UNAVAILABLE);
 }
 
 TEST_CASE("client: a node that refuses what it had room for is passed over") {
