@@ -19,11 +19,8 @@
 #include "daemon/control/service.hpp"
 #include "daemon/journal.hpp"
 #include "daemon/membership/node_number.hpp"
-#include "daemon/memory_start.hpp"
 #include "daemon/node.hpp"
-#include "daemon/protection.hpp"
 #include "daemon/start_check.hpp"
-#include "daemon/targets.hpp"
 #include "proto/config/config.hpp"
 
 namespace {
@@ -43,23 +40,6 @@ void allow_descriptors() {
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
   limit.rlim_cur = limit.rlim_max;
   (void)::setrlimit(RLIMIT_NOFILE, &limit);
-}
-
-/// Whether this machine can do what the configuration says. Errors name file and line.
-ho::Result<void> check_machine(const ho::DaemonConfig& config, const std::string& file,
-                               const ho::daemon::HeldPages& held) {
-  const auto pages = ho::daemon::check_memory(config, held);
-  if (!pages) return config.at_field("ddr_bytes", pages.error());
-  if (const auto shares = ho::daemon::check_numa(config, *pages, held); !shares) {
-    return config.at_field("numa", shares.error());
-  }
-  if (const auto tls = ho::daemon::load_tls(config); !tls) {
-    return config.at_field("tls", tls.error());
-  }
-  if (const auto mistake = ho::daemon::find_rail_mistake(config)) {
-    return mistake->error.at(file + ":" + std::to_string(mistake->line));
-  }
-  return {};
 }
 
 /// Finds systemd's descriptor store, and takes what the last process left there.
@@ -113,7 +93,8 @@ int run(ho::cli::Console& console, const std::string& file, Mode mode) {
   auto config = ho::read_daemon_config(file);
   if (!config) return console.refuse(config.error());
   if (mode == Mode::kCheckConfig) {
-    if (const auto ok = check_machine(*config, file, {}); !ok) return console.refuse(ok.error());
+    if (const auto ok = ho::daemon::check_machine(*config, {}); !ok)
+      return console.refuse(ok.error());
     // A daemon that starts goes on without them: it may be one that takes over, and a directory
     // service that is down must not cost the jobs their memory.
     if (const auto users = ho::daemon::Access::create(*config, nullptr); !users) {
@@ -146,7 +127,8 @@ int run(ho::cli::Console& console, const std::string& file, Mode mode) {
   }
   auto succession = succeed(*config);
   const auto held = ho::daemon::held_pages(succession.inherited);
-  if (const auto ok = check_machine(*config, file, held); !ok) return console.refuse(ok.error());
+  if (const auto ok = ho::daemon::check_machine(*config, held); !ok)
+    return console.refuse(ok.error());
   const ho::TimePoint alive = succession.inherited.kept.alive;
   auto node = ho::daemon::Node::create(
       *config, clock, [&file] { return ho::read_daemon_config(file); }, std::move(succession));
@@ -184,8 +166,9 @@ int main(int argc, char** argv) {
   });
   ho::cli::set_manual(
       program.root(),
-      {"SIGTERM and SIGINT end the daemon in order: it drains first. The second one "
-       "hastens the end. SIGHUP applies changes of log_level, drain_ms, flash_unused_s_max, "
+      {"SIGTERM and SIGINT end the daemon in order: it gives nothing out, and jobs have drain_ms "
+       "to move to other nodes or to end. The second one hastens the end. SIGHUP applies changes "
+       "of log_level, drain_ms, flash_unused_s_max, "
        "nodes, access, quotas and tls, and reads the certificates again; other fields need a "
        "restart.",
        {"hyperoffloadd --config node.textproto --check-config"},

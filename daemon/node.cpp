@@ -34,6 +34,7 @@
 #include "daemon/node_options.hpp"
 #include "daemon/pool/pool.hpp"
 #include "daemon/protection.hpp"
+#include "daemon/start_check.hpp"
 #include "daemon/takeover.hpp"
 #include "daemon/targets.hpp"
 #include "daemon/tier/ddr/machine_memory.hpp"
@@ -356,11 +357,8 @@ Result<void> Node::check_upgrade() const {
   const Parts& parts = *parts_;
   const auto fresh = parts.reread();
   if (!fresh) return fresh.error().at("the configuration is wrong");
-  for (const std::string& field : changed_fields(parts.config, *fresh)) {
-    if (field != "node_id" && field != "segment_bytes") continue;
-    return Error(Errc::kConflict,
-                 "the configuration has another " + field + " now: sessions would be lost");
-  }
+  const auto may = check_next(*fresh, parts.config, parts.pool, parts.grants.page_kind());
+  if (!may) return may.error();
   return parts.store->settle(kSettleTimeMax);
 }
 

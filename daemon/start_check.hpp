@@ -3,9 +3,16 @@
 #include <string>
 
 #include "common/base/result.hpp"
+#include "daemon/keep/keeper.hpp"
+#include "daemon/pool/pool.hpp"
+#include "daemon/tier/ddr/machine_memory.hpp"
 #include "proto/config/config.hpp"
 
 namespace ho::daemon {
+
+/// Whether this machine can do what the configuration says. Errors name file and line.
+/// @param held  huge pages that the pool has already
+[[nodiscard]] Result<void> check_machine(const DaemonConfig& config, const HeldPages& held);
 
 /// Whether a daemon with this configuration could take what others may have taken: the folder of
 /// its socket, its ports and its flash. Changes nothing. The daemon that runs with the same socket
@@ -13,5 +20,10 @@ namespace ho::daemon {
 /// @param skipped  what was not looked at, and why; else empty
 /// @return the first error, with file and line.
 [[nodiscard]] Result<void> check_start(const DaemonConfig& config, std::string& skipped);
+
+/// Whether a daemon with the configuration `next` could follow one that runs with `now` and has
+/// this pool. @return kConflict: a field has changed that must stay; why it could not start.
+[[nodiscard]] Result<void> check_next(const DaemonConfig& next, const DaemonConfig& now,
+                                      const Pool& pool, PageKind pages);
 
 }  // namespace ho::daemon

@@ -19,6 +19,16 @@ namespace {
 constexpr Duration kPauseMin = std::chrono::milliseconds(1);
 constexpr Duration kPauseMax = std::chrono::milliseconds(32);
 
+std::string none_of(const std::string& name, const Subscriber::Versions& versions) {
+  const std::string min = std::to_string(versions.min);
+  if (versions.min == versions.max) {
+    return "version " + min + " of " + name + " is gone, or not complete yet";
+  }
+  return "no version of " + name + " from " + min +
+         (versions.max == UINT64_MAX ? " on" : " to " + std::to_string(versions.max)) +
+         " is complete";
+}
+
 Error ended(const std::string& name) {
   return Error(Errc::kNotFound, name + ": its publisher has ended, or its daemon was restarted");
 }
@@ -91,8 +101,7 @@ Result<std::uint64_t> Subscriber::acquire(const Versions& versions, Duration tim
       const std::string missing = pool_.out_of_reach();
       const bool all = missing.empty() && unanswered.empty();
       return Error(all ? Errc::kNotFound : Errc::kUnavailable,
-                   "no version of " + options_.name + " from " + std::to_string(versions.min) +
-                       " on is complete" + (last.empty() ? "" : "; last: " + last) +
+                   none_of(options_.name, versions) + (last.empty() ? "" : "; last: " + last) +
                        (missing.empty() ? "" : "; not asked: " + missing));
     }
     std::this_thread::sleep_for(std::min<Duration>(pause, end - now));

@@ -31,7 +31,8 @@ void Sessions::note_renewed(std::size_t node, const RenewedLease& renewed) {
         {{"node", label}});
   }
   if (now.end && !before.end) {
-    log(LogLevel::kWarning, "a node's daemon ends, with what this job holds there",
+    log(LogLevel::kWarning,
+        "a node's daemon ends: what this job's plans keep there moves to other nodes between steps",
         {{"node", label}, {"left_ms", std::to_string(renewed.ending->count())}});
   }
 }
@@ -39,7 +40,7 @@ void Sessions::note_renewed(std::size_t node, const RenewedLease& renewed) {
 bool Sessions::is_drained(NodeIndex node) const {
   if (nodes_[node.value()].fault->reason() != FaultReason::kNone) return false;
   const std::lock_guard lock(told_mutex_);
-  return node.value() < told_.size() && told_[node.value()].drained;
+  return node.value() < told_.size() && (told_[node.value()].drained || told_[node.value()].end);
 }
 
 Notice Sessions::notice() const {

@@ -337,6 +337,8 @@ class BlockIndex {
   void take_out(Block& block);
   [[nodiscard]] Left::Tier leave(BlockMedium medium, const LeaveMost& most) const;
   [[nodiscard]] bool adopt(const Left::Copy& from, BlockMedium medium);
+  /// unsaved() does not look for blocks of this size before some more slots are taken.
+  void put_off_search(std::uint64_t length_bytes);
   void forget(Block& block);
   void end_pin(const Pin& pin);
 

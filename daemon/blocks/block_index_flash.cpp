@@ -28,8 +28,13 @@ std::vector<BlockNumber> BlockIndex::unsaved(std::uint64_t length_bytes, std::si
   std::vector<BlockNumber> out =
       ddr.among_next(length_bytes, wanted - room, limit,
                      [&](BlockNumber one) { return !blocks_.at(one).copy(kFlash).has_value(); });
-  if (out.empty()) search_at = taken + wanted / kSearchShare;
+  if (out.empty()) put_off_search(length_bytes);
   return out;
+}
+
+void BlockIndex::put_off_search(std::uint64_t length_bytes) {
+  const std::uint64_t more = std::max<std::uint64_t>(1, ahead(length_bytes) / kSearchShare);
+  search_at_[length_bytes] = tier(kDdr).taken(length_bytes) + more;
 }
 
 BlockIndex::Move BlockIndex::move_of(const Block& block) const {

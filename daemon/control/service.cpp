@@ -274,6 +274,10 @@ void Service::open_session(const Request& request, const PeerInfo& peer, const R
   }
   SessionSpec spec;
   spec.name = name;
+  // It is a part of messages to others, which must not have lines of its own.
+  std::replace_if(
+      spec.name.begin(), spec.name.end(), [](unsigned char c) { return c < ' ' || c == 0x7f; },
+      '?');
   spec.pid = peer.pid;
   spec.peer = peer.description;
   spec.owner = peer.owner;

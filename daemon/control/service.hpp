@@ -232,6 +232,7 @@ class Service {
   void resume(const Request& request, const Reply& reply);
   void upgrade(const Request& request, const PeerInfo& peer, const Reply& reply);
   [[nodiscard]] std::string lost_by_restart() const;
+  [[nodiscard]] std::uint64_t scratch_flash_bytes() const;
   [[nodiscard]] LeftOver left_by_upgrade() const;
   void keep(SessionId session, const std::string& driver);
   void renew(SessionId session);

@@ -70,6 +70,14 @@ void Service::resume(const Request& request, const Reply& reply) {
   static_cast<void>(reply(response, {}));
 }
 
+std::uint64_t Service::scratch_flash_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const auto& [id, session] : pool_.sessions()) {
+    if (blocks_ == nullptr || !blocks_->owns(id)) bytes += staging_.scratch_bytes(id);
+  }
+  return bytes;
+}
+
 /// For people: the sessions that would lose something to a restart, and what; empty: none. Memory
 /// and durable flash stay; published objects are announced again by their publishers.
 std::string Service::lost_by_restart() const {

@@ -102,6 +102,7 @@ NodeStatus Service::node_status(const PeerInfo* viewer) const {
   out.uptime_ms = to_ms(clock_.now() - started_);
   out.ddr_capacity_bytes = pool_.options().capacity_bytes;
   out.ddr_granted_bytes = pool_.granted_bytes();
+  out.scratch_flash_bytes = scratch_flash_bytes();
   out.ddr_reserved_bytes = grants_.reserved_bytes();
   out.segment_bytes = pool_.options().segment_bytes;
   out.page_kind = std::string(page_kind_name(grants_.page_kind()));
@@ -244,6 +245,7 @@ void Service::drain(const Request& request, const PeerInfo& peer, const Reply& r
   pb::Response response = answer_to(request);
   response.mutable_drain()->set_sessions(sessions);
   response.mutable_drain()->set_granted_bytes(pool_.granted_bytes());
+  response.mutable_drain()->set_scratch_flash_bytes(scratch_flash_bytes());
   static_cast<void>(reply(response, {}));
 }
 

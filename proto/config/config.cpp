@@ -97,6 +97,10 @@ class Checker {
       config_.node_name = name.data();
     }
     if (config_.node_name.size() > 255) complain("node_name", "longer than 255 bytes");
+    if (std::any_of(config_.node_name.begin(), config_.node_name.end(),
+                    [](unsigned char c) { return c < ' ' || c == 0x7f; })) {
+      complain("node_name", "has control characters");
+    }
     if (is_another_number(from_.node_name(), from_.node_id())) {
       complain("node_name", number_words(from_.node_name()));
     }

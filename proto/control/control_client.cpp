@@ -170,7 +170,8 @@ Result<DrainLeft> ControlClient::drain(TimePoint deadline) {
   auto reply = connection_->call(std::move(request), deadline);
   if (!reply) return reply.error();
   if (!reply->response.has_drain()) return senseless("the answer has no counts");
-  return DrainLeft{reply->response.drain().sessions(), reply->response.drain().granted_bytes()};
+  const auto& left = reply->response.drain();
+  return DrainLeft{left.sessions(), left.granted_bytes(), left.scratch_flash_bytes()};
 }
 
 Result<void> ControlClient::undrain(TimePoint deadline) {

@@ -81,6 +81,7 @@ struct ResumedSession {
 struct DrainLeft {
   std::uint32_t sessions = 0;
   std::uint64_t granted_bytes = 0;
+  std::uint64_t scratch_flash_bytes = 0;  ///< ends with the daemon
 };
 
 struct RenewedLease {
@@ -197,7 +198,8 @@ struct NodeStatus {
   std::string version;
   std::uint64_t uptime_ms = 0;
   std::uint64_t ddr_capacity_bytes = 0;
-  std::uint64_t ddr_granted_bytes = 0;  ///< granted, or returned and not yet wiped
+  std::uint64_t ddr_granted_bytes = 0;    ///< granted, or returned and not yet wiped
+  std::uint64_t scratch_flash_bytes = 0;  ///< of sessions; ends with the daemon
   std::uint64_t segment_bytes = 0;
   std::string page_kind;
   std::uint32_t sessions = 0;

@@ -100,6 +100,7 @@ void add_status_json(const NodeStatus& status, JsonWriter& json) {
       .field("drained", status.drained)
       .field("ddr_capacity_bytes", status.ddr_capacity_bytes)
       .field("ddr_granted_bytes", status.ddr_granted_bytes)
+      .field("scratch_flash_bytes", status.scratch_flash_bytes)
       .field("ddr_reserved_bytes", status.ddr_reserved_bytes)
       .field("segment_bytes", status.segment_bytes)
       .field("page_kind", status.page_kind)

@@ -88,6 +88,7 @@ inline void put_status(const NodeStatus& from, hyperoffload::v1::StatusResponse*
   to->set_uptime_ms(from.uptime_ms);
   to->set_ddr_capacity_bytes(from.ddr_capacity_bytes);
   to->set_ddr_granted_bytes(from.ddr_granted_bytes);
+  to->set_scratch_flash_bytes(from.scratch_flash_bytes);
   to->set_ddr_reserved_bytes(from.ddr_reserved_bytes);
   to->set_segment_bytes(from.segment_bytes);
   to->set_page_kind(from.page_kind);
@@ -145,6 +146,7 @@ inline void take_parts(const hyperoffload::v1::StatusResponse& from, NodeStatus&
   out.uptime_ms = from.uptime_ms();
   out.ddr_capacity_bytes = from.ddr_capacity_bytes();
   out.ddr_granted_bytes = from.ddr_granted_bytes();
+  out.scratch_flash_bytes = from.scratch_flash_bytes();
   out.ddr_reserved_bytes = from.ddr_reserved_bytes();
   out.segment_bytes = from.segment_bytes();
   out.page_kind = from.page_kind();

@@ -101,6 +101,13 @@ class Job(unittest.TestCase):
         self.assertEqual(done.returncode, 4)
         self.assertIn("HYPEROFFLOAD_TLS", done.stderr)
 
+    def test_the_matrix_is_measured_over_tls(self):
+        done = self.call_well("bench", "matrix", "--pool", self.pool, "--seconds", "0.2", "--transport", "tcp", "-o", "json",
+                              tls="job")
+        node, = json.loads(done.stdout)["nodes"]
+        self.assertEqual(node["driver"], "tcp")
+        self.assertGreater(len(node["rows"]), 0)
+
     def test_certificates_are_renewed_under_a_running_job(self):
         job = subprocess.Popen(self.gpt("--steps", "100000", "--transport", "tcp", "--tls", self.ca / "job"),
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

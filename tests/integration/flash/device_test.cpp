@@ -1,5 +1,6 @@
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 
 #include <atomic>
 #include <catch2/catch.hpp>
@@ -132,6 +133,21 @@ TEST_CASE("flash device: a sparse file is allocated to its full length") {
   struct stat info {};
   REQUIRE(::stat(path.c_str(), &info) == 0);
   CHECK(info.st_blocks * 512 >= 4 * 1024 * 1024);
+}
+
+TEST_CASE("flash device: a file whose holes have no room is refused, and gets none of it") {
+  const test::TempFolder folder;
+  SKIP_WITHOUT_FLASH(folder);
+  struct statvfs room {};
+  REQUIRE(::statvfs(folder.path("").c_str(), &room) == 0);
+  const std::string path = folder.path("flash");
+  test::make_file(path, std::uint64_t{room.f_bfree} * room.f_frsize + 1024 * 1024 * kMiB);
+  const auto store = test::open_store({path}, 1);
+  REQUIRE_FALSE(store.ok());
+  CHECK(store.error().context().find("cannot allocate its full length") != std::string::npos);
+  struct stat info {};
+  REQUIRE(::stat(path.c_str(), &info) == 0);
+  CHECK(info.st_blocks == 0);
 }
 
 TEST_CASE("flash device: extents over several files survive a restart, whatever their alignment") {

@@ -3,10 +3,11 @@ all the same."""
 import ctypes
 import os
 import pathlib
+import subprocess
 import sys
 import tempfile
 
-from node import Node  # first: it finds needs
+from node import SEGMENT, Node, cli  # first: it finds needs
 import needs
 
 library, package = sys.argv[5:7]
@@ -71,12 +72,39 @@ def scratch_flash_holds_it_up(node):
     assert node.ask("upgrade", "3")["upgraded"]  # durable flash is found again
     scratch = job.flash(4 * MIB, SCRATCH)
     refused(node, "session 1 (trainer): 4.00 MiB of scratch flash", "--force")
-    job.free(scratch)
+    assert node.ask("drain", "3")["scratch_flash_bytes"] == 4 * MIB
+    with subprocess.Popen([cli, "drain", "3", "--wait", "--pool", node.pool], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True) as drain:
+        assert "waits, 1 session holds 4.00 MiB of scratch flash" in drain.stderr.readline()
+        job.free(scratch)
+        assert drain.communicate(timeout=60)[0] == "node 3: drained, empty\n"
+    assert node.ask("undrain", "3")["undrained"]
     assert node.ask("upgrade", "3")["upgraded"]
     job.free(kept)
     job.flash(4 * MIB, SCRATCH)
     answer = node.ask("upgrade", "3", "--force")
     assert answer["upgraded"] and node.exits == [75] * 3, (answer, node.exits)
+
+
+def what_the_next_daemon_cannot_start_with_holds_it_up(node):
+    job = Job(node.pool, "trainer")
+    flash = node.text.split('flash { path: "')[1].split('"')[0]
+    for text, *words in (
+            (node.text.replace("ddr_bytes: 67108864", f"ddr_bytes: {1 << 50}"), "ddr_bytes"),
+            (node.text + 'tls { certificate: "/none/crt" key: "/none/key" authority: "/none/ca" }\n', "tls", "/none/"),
+            (node.text.replace("/control.sock", "/none/control.sock"), "unix_socket", "/none"),
+            (node.text.replace('tcp { address: "127.0.0.1" }', 'tcp { address: "192.0.2.7" }'), "192.0.2.7"),
+            (node.text.replace(flash, flash + ".none"), "flash", "does not exist"),
+            (node.text + 'access { jobs: "@nobody-has-this-name" }\n', "nobody-has-this-name"),
+            (node.text.replace(f"segment_bytes: {SEGMENT}", f"segment_bytes: {2 * SEGMENT}"), "segment_bytes", "stop the daemon")):
+        node.file.write_text(text)
+        refused(node, *words)
+    node.file.write_text(node.text)
+    os.chmod(flash, 0o644)
+    refused(node, "flash", "other users can read")
+    os.chmod(flash, 0o600)
+    assert node.ask("upgrade", "3")["upgraded"]
+    job.end()
 
 
 def blocks_outlive_it(node):
@@ -114,5 +142,6 @@ def blocks_without_room_hold_it_up(node):
 
 
 with_node(scratch_flash_holds_it_up)
+with_node(what_the_next_daemon_cannot_start_with_holds_it_up)
 with_node(blocks_outlive_it)
 with_node(blocks_without_room_hold_it_up, descriptors_max=9)

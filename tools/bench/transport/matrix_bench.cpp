@@ -30,13 +30,18 @@ constexpr std::uint32_t kInflightMax = 16;
 constexpr Duration kCellOpDeadline = std::chrono::seconds(30);
 constexpr Duration kCellGrantTimeMax = std::chrono::seconds(60);
 
-Result<std::unique_ptr<Transport>> make_transport(const std::string& driver, const Clock& clock) {
+Result<std::unique_ptr<Transport>> make_transport(const std::string& driver, const std::string& tls,
+                                                  const Clock& clock) {
   if (driver == "local") {
     transport::LocalOptions options;
     options.copy_threads = transport::usual_copy_threads();
     return transport::make_local_transport(options, clock);
   }
-  if (driver == "tcp") return transport::make_tcp_transport({}, clock);
+  if (driver == "tcp") {
+    transport::TcpOptions options;
+    options.tls_folder = tls;
+    return transport::make_tcp_transport(options, clock);
+  }
   if (driver == "ofi") {
     transport::OfiOptions options;
     options.allow_emulation = true;  // the daemon decides whether emulation is allowed
@@ -49,8 +54,8 @@ Result<std::unique_ptr<Transport>> make_transport(const std::string& driver, con
 /// Granted memory of one node, and host memory of the same size.
 class NodeArea {
  public:
-  NodeArea(ControlClient& control, const std::string& driver)
-      : control_(control), driver_(driver) {}
+  NodeArea(ControlClient& control, const std::string& driver, const std::string& tls)
+      : control_(control), driver_(driver), tls_(tls) {}
   NodeArea(const NodeArea&) = delete;
   NodeArea& operator=(const NodeArea&) = delete;
   ~NodeArea() {
@@ -69,7 +74,7 @@ class NodeArea {
                    [this](TimePoint next) { (void)control_.renew_lease(session_, next); });
     auto segments = take();
     if (!segments) return segments.error();
-    auto made = make_transport(driver_, clock_);
+    auto made = make_transport(driver_, tls_, clock_);
     if (!made) return made.error();
     transport_ = std::move(*made);
     client::ClientControl control(control_, "bench matrix", clock_);
@@ -132,6 +137,7 @@ class NodeArea {
 
   ControlClient& control_;
   const std::string driver_;
+  const std::string tls_;
   const SteadyClock clock_;
   Session session_;
   bool opened_ = false;
@@ -243,8 +249,8 @@ Result<MatrixRow> measure_row(NodeArea& area, Direction direction, std::uint64_t
 }  // namespace
 
 Result<std::vector<MatrixRow>> measure_node(ControlClient& control, const std::string& driver,
-                                            Duration time) {
-  NodeArea area(control, driver);
+                                            const std::string& tls, Duration time) {
+  NodeArea area(control, driver, tls);
   if (const auto opened = area.open(); !opened) return opened.error();
   std::vector<MatrixRow> rows;
   const Duration each = time / (2 * static_cast<std::int64_t>(kSizes.size()));

@@ -24,9 +24,12 @@ struct MatrixRow {
 };
 
 /// Measures 4 KiB .. 64 MiB, get and put, of a driver alone, on memory of one node. Opens a session
-/// on it and ends it. Cuts transfers above 4 MiB, as jobs do. `time`: for all rows together.
+/// on it and ends it. Cuts transfers above 4 MiB, as jobs do.
+/// @param tls   the folder of the certificate; empty: none
+/// @param time  for all rows together
 /// @return the error of the daemon or the driver; kExhausted: less than 16 MiB free.
 [[nodiscard]] Result<std::vector<MatrixRow>> measure_node(ControlClient& control,
-                                                          const std::string& driver, Duration time);
+                                                          const std::string& driver,
+                                                          const std::string& tls, Duration time);
 
 }  // namespace ho::bench

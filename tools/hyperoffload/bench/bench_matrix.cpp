@@ -84,7 +84,7 @@ Result<BenchMatrixMeasured> measure(const PoolView& pool, const NodeAnswer<Known
   if (!control) return control.error();
   const auto path = paths.explain(**control, SteadyClock().now() + arguments.timeout);
   if (!path) return path.error();
-  auto rows = bench::measure_node(**control, path->driver, arguments.seconds);
+  auto rows = bench::measure_node(**control, path->driver, arguments.tls, arguments.seconds);
   if (!rows) return rows.error();
   return BenchMatrixMeasured{known.node, *path, known.answer->capacity_bytes, std::move(*rows)};
 }

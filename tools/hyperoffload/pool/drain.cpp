@@ -21,11 +21,19 @@ struct Options : PoolOptions {
 
 enum class Way : std::uint8_t { kDrain, kUndrain };
 
+bool is_empty(const DrainLeft& left) {
+  return left.granted_bytes == 0 && left.scratch_flash_bytes == 0;
+}
+
 std::string left_words(const DrainLeft& left) {
-  if (left.granted_bytes == 0) return "empty";
+  if (is_empty(left)) return "empty";
+  std::string what = left.granted_bytes > 0 ? format_bytes(left.granted_bytes) : "";
+  if (left.scratch_flash_bytes > 0) {
+    what += (what.empty() ? "" : " and ") + format_bytes(left.scratch_flash_bytes) +
+            " of scratch flash";
+  }
   return std::to_string(left.sessions) +
-         (left.sessions == 1 ? " session holds " : " sessions hold ") +
-         format_bytes(left.granted_bytes);
+         (left.sessions == 1 ? " session holds " : " sessions hold ") + what;
 }
 
 /// Waits until nothing is left, a node does not answer, or a signal to stop.
@@ -34,13 +42,14 @@ Result<DrainLeft> wait_until_empty(Console& console, const PoolView& pool, const
   const SteadyClock clock;
   auto client = connect_node(pool, node, clock.now() + timeout);
   if (!client) return client.error();
-  while (left.granted_bytes > 0 && !stop_flag()) {
+  if (!is_empty(left)) console.note("node " + node.name + ": waits, " + left_words(left));
+  while (!is_empty(left) && !stop_flag()) {
     console.progress("node " + node.name + ": " + left_words(left));
     std::this_thread::sleep_for(kPause);
     const auto status = (*client)->status(clock.now() + timeout);
     if (!status) return status.error();
     if (!status->drained) return Error(Errc::kConflict, "it is not drained any more");
-    left = {status->sessions, status->ddr_granted_bytes};
+    left = {status->sessions, status->ddr_granted_bytes, status->scratch_flash_bytes};
   }
   return left;
 }
@@ -75,7 +84,7 @@ int run_drain(Console& console, const Options& options, Way way) {
     if (left && options.wait) {
       left = wait_until_empty(console, *pool, *(*nodes)[i], options.timeout, *left);
     }
-    if (stop_flag() && left && left->granted_bytes > 0) {
+    if (stop_flag() && left && !is_empty(*left)) {
       console.note("not all are empty yet; they stay drained until hyperoffload undrain");
       return kExitInterrupted;
     }
@@ -85,7 +94,8 @@ int run_drain(Console& console, const Options& options, Way way) {
       exit_code = console.complain(left.error().at("node " + name), kExitNo);
     } else if (drains) {
       json.field("sessions", std::uint64_t{left->sessions})
-          .field("granted_bytes", left->granted_bytes);
+          .field("granted_bytes", left->granted_bytes)
+          .field("scratch_flash_bytes", left->scratch_flash_bytes);
     }
     if (left && !console.json()) {
       console.print("node " + name + ": " + (drains ? "drained, " + left_words(*left) : "serving"));
@@ -113,13 +123,15 @@ void add_drain(Program& program, const PoolOptions& defaults) {
   auto options = std::make_shared<Options>();
   CLI::App& drain = add(program, defaults, "drain",
                         "Let nodes give nothing out, before maintenance", Way::kDrain, options);
-  drain.add_flag("--wait", options->wait, "until no job holds memory there");
+  drain.add_flag("--wait", options->wait, "until no job holds memory or scratch flash there");
   set_manual(
       drain,
       {"A drained node takes no new session, grant or extent, and tells the jobs that it holds "
        "memory for. What their plans keep there moves to other nodes between steps, if those have "
-       "room. Flash, published tensors and memory that a job manages itself stay until it ends; "
-       "`hyperoffload evict` ends one. Published tensors get no new readers there, and cannot be "
+       "room. Published tensors, and memory and scratch flash that a job manages itself, stay "
+       "until "
+       "it ends; `hyperoffload evict` ends one. Published tensors get no new readers there, and "
+       "cannot be "
        "saved: run `hyperoffload objects save` before, or undrain. A drain lasts until undrain, or "
        "until the daemon restarts. Run it as root or as the daemon's user, or with a certificate "
        "of role admin.",

@@ -16,7 +16,7 @@ struct Options : PoolOptions {
 };
 
 struct Item {
-  std::optional<std::uint64_t> node;
+  std::string node;  ///< its number or name; empty: the command finds it
   std::uint64_t number = 0;
 };
 
@@ -29,11 +29,11 @@ std::optional<std::uint64_t> parse_whole(std::string_view text) {
 
 /// Parses "NODE:EXTENT", and "EXTENT" where the command finds the node.
 std::optional<Item> parse_item(const ItemCommand& command, std::string_view text) {
-  const std::size_t colon = text.find(':');
+  const std::size_t colon = text.rfind(':');
   const bool alone = colon == std::string_view::npos;
   const auto number = parse_whole(alone ? text : text.substr(colon + 1));
-  const auto node = alone ? std::nullopt : parse_whole(text.substr(0, colon));
-  if (!number || (!node && !(alone && command.has))) return std::nullopt;
+  const std::string node(alone ? "" : text.substr(0, colon));
+  if (!number || (node.empty() && !(alone && command.has))) return std::nullopt;
   return Item{node, *number};
 }
 
@@ -48,18 +48,16 @@ std::string item_form(const ItemCommand& command) {
 
 Result<void> act_on(const ItemCommand& command, const PoolView& pool, const Item& item,
                     TimePoint deadline) {
-  for (const NodeInfo& node : pool.nodes) {
-    if (node.node.value() != item.node) continue;
-    auto client = connect_node(pool, node, deadline);
-    if (!client) return client.error();
-    return command.act(**client, item.number, deadline);
-  }
-  return Error(Errc::kNotFound, "the pool has no node " + std::to_string(*item.node));
+  const auto nodes = find_nodes(pool, {item.node}, deadline);
+  if (!nodes) return nodes.error();
+  auto client = connect_node(pool, *nodes->front(), deadline);
+  if (!client) return client.error();
+  return command.act(**client, item.number, deadline);
 }
 
 /// The node of an item that was named by its number alone.
-Result<std::uint64_t> find_node(const ItemCommand& command, const PoolView& pool,
-                                std::uint64_t number, TimePoint deadline) {
+Result<std::string> find_node(const ItemCommand& command, const PoolView& pool,
+                              std::uint64_t number, TimePoint deadline) {
   const auto answers = ask_all<bool>(pool, deadline, [&](ControlClient& client, TimePoint until) {
     return command.has(client, number, until);
   });
@@ -75,7 +73,7 @@ Result<std::uint64_t> find_node(const ItemCommand& command, const PoolView& pool
     found = one.node.node.value();
   }
   if (!found) return Error(Errc::kNotFound, "no node has it; see hyperoffload " + command.shown_by);
-  return *found;
+  return std::to_string(*found);
 }
 
 int run_item_command(Console& console, const ItemCommand& command, const Options& options) {
@@ -97,7 +95,7 @@ int run_item_command(Console& console, const ItemCommand& command, const Options
     const std::string& name = options.items[i];
     const TimePoint deadline = SteadyClock().now() + options.timeout;
     const auto done = [&]() -> Result<void> {
-      if (!items[i].node) {
+      if (items[i].node.empty()) {
         const auto node = find_node(command, *pool, items[i].number, deadline);
         if (!node) return node.error();
         items[i].node = *node;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <sstream>
 #include <thread>
 #include <utility>
@@ -35,7 +36,12 @@ TimePoint share_of(TimePoint deadline, std::size_t left) {
 }  // namespace
 
 Result<PoolView> open_pool(const PoolOptions& options, TimePoint deadline) {
-  Error last(Errc::kInvalidArgument, "no address given");
+  std::optional<Error> last;
+  std::string others;  // why the addresses before it do not answer
+  const auto failed = [&](const Error& error) {
+    if (last) others += "; " + last->message();
+    last = error;
+  };
   std::shared_ptr<const tls::Context> certificate;
   if (!options.tls.empty()) {
     auto read = tls::Context::load(tls::files_in(options.tls));
@@ -48,17 +54,18 @@ Result<PoolView> open_pool(const PoolOptions& options, TimePoint deadline) {
     const TimePoint turn_end = share_of(deadline, addresses.size() - i);
     auto client = connect_to(addresses[i], options.tls, certificate, turn_end);
     if (!client) {
-      last = client.error();
+      failed(client.error());
       continue;
     }
     auto nodes = (*client)->nodes(turn_end);
     if (!nodes) {
-      last = nodes.error();
+      failed(nodes.error());
       continue;
     }
     return PoolView{std::move(*client), std::move(*nodes), options.tls, certificate};
   }
-  return last;
+  if (!last) return Error(Errc::kInvalidArgument, "no address given");
+  return Error(last->code(), last->context() + others);
 }
 
 Result<const NodeInfo*> find_node(const std::vector<NodeInfo>& nodes, const std::string& name,

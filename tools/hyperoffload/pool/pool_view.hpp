@@ -32,7 +32,7 @@ struct PoolView {
   std::shared_ptr<const tls::Context> certificate;
 };
 
-/// @return the last address's error if none answers.
+/// @return the last address's error if none answers, with what the others said.
 [[nodiscard]] Result<PoolView> open_pool(const PoolOptions& options, TimePoint deadline);
 
 /// What nodes call themselves. In a static pool others may know them by another name.

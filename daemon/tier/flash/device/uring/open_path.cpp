@@ -5,6 +5,7 @@
 #include <linux/magic.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -137,6 +138,25 @@ Result<void> lock(const std::string& name, int fd, DeviceMode mode) {
   return Error(Errc::kConflict, "flash path " + name + ": in use by another daemon (locked)");
 }
 
+/// Allocates holes now: later a write into one could fail in the middle of a job. Where they have
+/// no room, nothing is allocated, which would fill the file system.
+Result<void> allocate(const std::string& name, int fd, const struct stat& info,
+                      std::uint64_t size_bytes, DeviceMode mode) {
+  constexpr std::uint64_t kStatUnit = 512;
+  const std::string what = "flash path " + name +
+                           ": the file system cannot allocate its full length of " +
+                           format_bytes(size_bytes);
+  const std::uint64_t has_bytes = static_cast<std::uint64_t>(info.st_blocks) * kStatUnit;
+  struct statvfs room {};
+  if (has_bytes < size_bytes && ::fstatvfs(fd, &room) == 0 &&
+      size_bytes - has_bytes > std::uint64_t{room.f_bfree} * room.f_frsize) {
+    return errno_error(ENOSPC, what);
+  }
+  if (mode != DeviceMode::kReadWrite || size_bytes == 0) return {};
+  if (::fallocate(fd, 0, 0, static_cast<off_t>(size_bytes)) == 0) return {};
+  return errno == EOPNOTSUPP ? Result<void>() : errno_error(errno, what);
+}
+
 UniqueFd open_free(const std::string& name, int flags) {
   for (int i = 0; i < kLockTries; ++i) {
     UniqueFd fd(::open(name.c_str(), flags));
@@ -147,6 +167,12 @@ UniqueFd open_free(const std::string& name, int flags) {
 }
 
 }  // namespace
+
+Result<void> check_path(const std::string& name) {
+  struct stat info {};
+  if (::stat(name.c_str(), &info) != 0) return open_error(name, DeviceMode::kReadWrite);
+  return check_private(name, info, DeviceMode::kReadWrite);
+}
 
 Result<OpenPath> open_path(const std::string& name, DeviceMode mode) {
   struct stat before {};
@@ -175,13 +201,8 @@ Result<OpenPath> open_path(const std::string& name, DeviceMode mode) {
   if (auto locked = lock(name, out.fd.get(), mode); !locked) return locked.error();
   auto size = size_of(name, out.fd.get(), info);
   if (!size) return size.error();
-  // Allocates holes now: later a write into one could fail in the middle of a job.
-  if (S_ISREG(info.st_mode) && mode == DeviceMode::kReadWrite && *size > 0 &&
-      ::fallocate(out.fd.get(), 0, 0, static_cast<off_t>(*size)) != 0) {
-    const std::string what = "flash path " + name +
-                             ": the file system cannot allocate its full length of " +
-                             format_bytes(*size);
-    if (errno != EOPNOTSUPP) return errno_error(errno, what);
+  if (S_ISREG(info.st_mode) && mode != DeviceMode::kReadOnly) {
+    if (auto whole = allocate(name, out.fd.get(), info, *size, mode); !whole) return whole.error();
   }
   out.size_bytes = *size / kBlockBytes * kBlockBytes;
   out.memory_alignment = *alignment;

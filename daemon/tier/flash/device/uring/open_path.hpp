@@ -20,6 +20,10 @@ struct OpenPath {
   std::uint32_t memory_alignment = 512;
 };
 
+/// Whether a path that this process has open could be opened again by another one: it is there, and
+/// only its owner may open it.
+[[nodiscard]] Result<void> check_path(const std::string& name);
+
 /// Opens, checks and locks one path; make_uring_device() lists the outcomes.
 [[nodiscard]] Result<OpenPath> open_path(const std::string& name, DeviceMode mode);
 
