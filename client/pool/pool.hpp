@@ -13,6 +13,7 @@
 
 #include "client/pool/factory.hpp"
 #include "client/pool/failure_domains.hpp"
+#include "client/pool/nearness.hpp"
 #include "client/pool/path_finder.hpp"
 #include "client/pool/pinned_segment.hpp"
 #include "client/pool/resumer.hpp"
@@ -46,10 +47,6 @@ struct PoolOptions {
   Duration repair_after =
       std::chrono::seconds(60);  ///< a loss, values get their second homes again
 };
-
-/// Which nodes: near ones are reached by `local`. Where a pool has none of the kind that an arena
-/// prefers, any node will do.
-enum class Nearness : std::uint8_t { kAny, kNear, kFar };
 
 /// An arena of pool memory, attached and ready for transfers. Made and ended by its Pool.
 struct Arena {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "client/pool/pool.hpp"
+#include "client/pool/session_rules.hpp"
 #include "common/base/check.hpp"
 #include "common/base/log.hpp"
 
@@ -60,12 +61,8 @@ Resumer::Found Pool::try_resume(NodeIndex index) {
   }
   const auto resumed = sessions_->resume(index, std::min(end, now + kTryTime));
   if (!resumed) {
-    const Errc code = resumed.error().code();
-    const bool early = code == Errc::kUnavailable || code == Errc::kDeadline || code == Errc::kBusy;
-    if (early) return Resumer::Found::kStillLost;
-    return lose(index,
-                code == Errc::kConflict ? FaultReason::kConnectionLost : FaultReason::kRestarted,
-                resumed.error());
+    const auto reason = reason_not_resumed(resumed.error().code());
+    return reason ? lose(index, *reason, resumed.error()) : Resumer::Found::kStillLost;
   }
   // Wait until transfers with the old daemon no longer use the job's memory.
   while (!engine_->call([&] { return engine_->quiet(index); }) && clock_.now() < end) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "client/pool/client_control.hpp"
+#include "client/pool/session_rules.hpp"
 #include "client/pool/sessions.hpp"
 #include "common/base/check.hpp"
 
@@ -24,15 +25,8 @@ Result<Sessions::Resumed> Sessions::resume(NodeIndex node, TimePoint deadline) {
     return Error(Errc::kUnavailable, made.error().context());
   }
   const std::shared_ptr<ControlClient> fresh = std::move(made).value();
-  if (fresh->hello().node != last->hello().node) {
-    return Error(Errc::kNotFound, last->address() + " is another node now");
-  }
-  // The old daemon's puts may be under way still, so nothing may be repeated.
-  if (fresh->hello().daemon_instance == last->hello().daemon_instance) {
-    return Error(Errc::kConflict, "the daemon lives, and ended the connection");
-  }
-  if (fresh->hello().incarnation != last->hello().incarnation) {
-    return Error(Errc::kNotFound, "the daemon was started anew, without what it held before");
+  if (auto ok = check_next_daemon(last->hello(), fresh->hello()); !ok) {
+    return ok.error().at(last->address());
   }
   auto resumed = fresh->resume(there.session, deadline);
   if (!resumed) return resumed.error();

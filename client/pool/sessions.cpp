@@ -7,6 +7,7 @@
 
 #include "client/pool/client_control.hpp"
 #include "client/pool/on_threads.hpp"
+#include "client/pool/session_rules.hpp"
 #include "common/base/log.hpp"
 #include "common/base/random.hpp"
 
@@ -244,19 +245,8 @@ void Sessions::renew_all() {
     const auto renewed =
         node.control()->renew_lease(node.session, now + std::max<Duration>(share, kRenewTimeoutMin),
                                     progress_ ? progress_->so_far() : JobProgress());
-    if (renewed) {
-      node.fault->set_lease_end(now + renewed->lease);
-      note_renewed(order[i], *renewed);
-      node.fault->mark_answering();
-      continue;
-    }
-    // No answer in time: the daemon may be stopped, which does not count against the lease. A lost
-    // connection reports itself.
-    const Errc code = renewed.error().code();
-    if (code == Errc::kDeadline) node.fault->mark_silent();
-    if (code == Errc::kNotFound || code == Errc::kPermissionDenied) {
-      node.fault->report(FaultReason::kSessionEnded, renewed.error().context());
-    }
+    if (renewed) note_renewed(order[i], *renewed);
+    note_renewal(*node.fault, now, renewed);
   }
 }
 

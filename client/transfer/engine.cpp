@@ -372,9 +372,7 @@ bool Engine::take_completions() {
 void Engine::report_unresponsive(NodeIndex node) {
   const EngineNode& lost = nodes_[node.value()];
   if (transport(lost.driver).caps().needs_descriptor) return;
-  // Operations end with the lease: a job that was stopped for longer finds it over.
-  const bool lapsed = !lost.fault->silent() && clock_.now() >= lost.fault->lease_end();
-  lost.fault->report(lapsed ? FaultReason::kSessionEnded : FaultReason::kUnresponsive);
+  lost.fault->report(lost.fault->reason_unanswered(clock_.now()));
 }
 
 void Engine::say_late(NodeIndex node) {

@@ -80,6 +80,12 @@ class NodeFault {
   /// answered was *sent*. The daemon's own reckoning ends later.
   void set_lease_end(TimePoint end) { lease_end_ns_.store(end.time_since_epoch().count()); }
   [[nodiscard]] TimePoint lease_end() const { return TimePoint(Duration(lease_end_ns_.load())); }
+  /// Why the node is lost where an operation got no answer. Operations end with the lease: a job
+  /// that was stopped for longer finds it over.
+  [[nodiscard]] FaultReason reason_unanswered(TimePoint now) const {
+    const bool lapsed = !silent() && now >= lease_end();
+    return lapsed ? FaultReason::kSessionEnded : FaultReason::kUnresponsive;
+  }
 
  private:
   std::shared_ptr<Doorbell> door_;
