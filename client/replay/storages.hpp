@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "client/pool/pool.hpp"
+#include "client/replay/home_choice.hpp"
 #include "client/replay/home_heap.hpp"
 #include "client/replay/replay.hpp"
 #include "common/base/result.hpp"
@@ -48,14 +49,8 @@ struct DeviceMemory {
 
 /// The two ranges of a storage with two homes, in the heaps of two nodes.
 struct DoubledHome {
-  std::array<NodeIndex, 2> nodes;
+  HomeNodes nodes;
   std::array<HomeRange, 2> ranges;
-};
-
-/// A wish for two homes on different nodes.
-struct DoubledWish {
-  std::uint64_t bytes = 0;
-  std::array<Nearness, 2> nearness{};
 };
 
 /// One storage of a runtime. What a plan's steps alone make has an entry only where the job places
@@ -130,23 +125,16 @@ class Storages {
   [[nodiscard]] Result<bool> leave_drained(const std::function<void()>& moved);
 
   // Repair: homes on lost or drained nodes are replaced by others.
-  /// A home that is to be replaced, of two.
-  struct Leaving {
-    std::size_t home = 0;
-    bool lost = false;             ///< with its bytes; else its node is drained
-    std::vector<NodeIndex> nodes;  ///< that may take its place, the best first; one at least
-  };
-  /// Which one lies on a lost node, or else on a drained one; nothing: neither, both are lost, or
-  /// no node may take its place.
-  [[nodiscard]] std::optional<Leaving> leaving(const DoubledHome& doubled) const;
+  /// As leaving_home().
+  [[nodiscard]] std::optional<LeavingHome> leaving(const DoubledHome& doubled) const;
   /// The two homes with another in place of the one that leaves. give_back() ends the one of both
   /// that is not kept. @return kExhausted, or the pool's failure.
   [[nodiscard]] Result<DoubledHome> allocate_instead(const DoubledHome& doubled,
-                                                     const Leaving& leaving);
+                                                     const LeavingHome& leaving);
   void give_back(const DoubledHome& doubled, std::size_t home);
   /// Replaces a storage's home, and brings the value there first. Between runs.
   /// @return false: no home has the value any more; kExhausted, or the pool's failure.
-  [[nodiscard]] Result<bool> repair(HeldStorage& storage, const Leaving& leaving);
+  [[nodiscard]] Result<bool> repair(HeldStorage& storage, const LeavingHome& leaving);
   /// Copies bytes from one home to another, by way of this process.
   [[nodiscard]] Result<void> copy(const HomePlace& from, const HomePlace& to, std::uint64_t bytes);
 
@@ -205,9 +193,7 @@ class Storages {
   [[nodiscard]] Result<void> get(const StorageHome& home, std::span<std::byte> memory,
                                  const Copy& copy, std::uint8_t stale_homes);
   [[nodiscard]] Error no_home(const StorageHome& home) const;
-  [[nodiscard]] Result<std::vector<DoubledHome>> choose_nodes(
-      std::span<const DoubledWish> wishes, const std::vector<NodeIndex>& full,
-      std::vector<std::uint64_t>& wanted) const;
+  [[nodiscard]] HomePool home_pool() const;
   [[nodiscard]] HomeHeap& heap_on(NodeIndex node);
   [[nodiscard]] Result<void> move_device(Direction direction, HeldStorage& storage);
   [[nodiscard]] Result<void> move_host(Direction direction, const StorageHome& home,

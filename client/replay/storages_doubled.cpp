@@ -15,50 +15,13 @@ HomeHeap& Storages::heap_on(NodeIndex node) {
   return *heap;
 }
 
-/// Two nodes for each wish that cannot be lost together. @param full  nodes that have no room.
-/// @param wanted  gets the bytes that they ask of each node, as many as it has elements.
-Result<std::vector<DoubledHome>> Storages::choose_nodes(std::span<const DoubledWish> wishes,
-                                                        const std::vector<NodeIndex>& full,
-                                                        std::vector<std::uint64_t>& wanted) const {
-  const FailureDomains domains = pool_.failure_domains();
-  // A drained node has room at most in what it gave before, and is wanted empty.
-  const auto fit = [&](Nearness nearness, std::optional<NodeIndex> other, bool drained) {
-    auto nodes = pool_.candidates(nearness);
-    std::erase_if(nodes, [&](NodeIndex node) {
-      const bool too_new = node.value() >= wanted.size();
-      return too_new || (other && !domains.are_apart(node, *other)) ||
-             std::find(full.begin(), full.end(), node) != full.end() ||
-             (!drained && pool_.is_drained(node));
-    });
-    return nodes;
-  };
-  const auto take = [&](Nearness nearness, std::optional<NodeIndex> other) {
-    auto nodes = fit(nearness, other, false);
-    if (nodes.empty()) nodes = fit(Nearness::kAny, other, false);
-    if (nodes.empty()) nodes = fit(Nearness::kAny, other, true);
-    const auto least = std::min_element(nodes.begin(), nodes.end(), [&](NodeIndex a, NodeIndex b) {
-      return doubled_bytes(a) + wanted[a.value()] < doubled_bytes(b) + wanted[b.value()];
-    });
-    return least != nodes.end() ? std::optional(*least) : std::nullopt;
-  };
-  std::vector<DoubledHome> homes;
-  for (const DoubledWish& wish : wishes) {
-    DoubledHome home;
-    std::optional<NodeIndex> other;
-    for (std::size_t h = 0; h < home.nodes.size(); ++h) {
-      const auto node = take(wish.nearness[h], other);
-      if (!node) {
-        return Error(Errc::kExhausted, std::string("two homes of a value need two different ") +
-                                           domains.kind() +
-                                           " with room; the pool has fewer in reach");
-      }
-      wanted[node->value()] += align_up(wish.bytes, HomeHeap::kAlign);
-      home.nodes[h] = *node;
-      other = node;
-    }
-    homes.push_back(home);
-  }
-  return homes;
+HomePool Storages::home_pool() const {
+  return {[this] { return pool_.failure_domains(); },
+          pool_.nodes().size(),
+          [this](Nearness nearness) { return pool_.candidates(nearness); },
+          [this](NodeIndex node) { return pool_.is_lost(node); },
+          [this](NodeIndex node) { return pool_.is_drained(node); },
+          [this](NodeIndex node) { return doubled_bytes(node); }};
 }
 
 Result<std::vector<DoubledHome>> Storages::allocate_doubled(std::span<const DoubledWish> wishes) {
@@ -66,8 +29,9 @@ Result<std::vector<DoubledHome>> Storages::allocate_doubled(std::span<const Doub
   std::vector<NodeIndex> full;
   Result<void> shortage;
   for (;;) {
-    std::vector<std::uint64_t> wanted(pool_.nodes().size(), 0);
-    auto chosen = choose_nodes(wishes, full, wanted);
+    const HomePool pool = home_pool();
+    std::vector<std::uint64_t> wanted(pool.nodes, 0);
+    const auto chosen = choose_homes(pool, wishes, full, HomeHeap::kAlign, wanted);
     if (!chosen) return shortage ? chosen.error() : shortage.error();
     Result<void> ok;
     std::uint32_t n = 0;
@@ -76,7 +40,7 @@ Result<std::vector<DoubledHome>> Storages::allocate_doubled(std::span<const Doub
       if (!ok) break;
     }
     if (ok) {
-      homes = std::move(chosen).value();
+      for (const HomeNodes& nodes : *chosen) homes.push_back({nodes, {}});
       break;
     }
     // Another node takes its part.
@@ -162,27 +126,12 @@ Result<bool> Storages::leave_drained(const std::function<void()>& moved) {
   return out;
 }
 
-std::optional<Storages::Leaving> Storages::leaving(const DoubledHome& doubled) const {
-  const auto lost = [&](std::size_t h) { return pool_.is_lost(doubled.nodes[h]); };
-  const auto drained = [&](std::size_t h) { return pool_.is_drained(doubled.nodes[h]); };
-  if (lost(0) && lost(1)) return std::nullopt;  // no value is left to copy
-  Leaving out;
-  out.lost = lost(0) || lost(1);
-  if (!out.lost && !drained(0) && !drained(1)) return std::nullopt;
-  out.home = (out.lost ? lost(0) : drained(0)) ? 0 : 1;
-  const NodeIndex stays = doubled.nodes[1 - out.home];
-  out.nodes = pool_.nodes_of(Nearness::kAny);
-  const FailureDomains domains = pool_.failure_domains();
-  std::erase_if(out.nodes, [&](NodeIndex node) {
-    return !domains.are_apart(node, stays) || pool_.is_drained(node);
-  });
-  if (out.nodes.empty()) return std::nullopt;
-  std::stable_sort(out.nodes.begin(), out.nodes.end(),
-                   [&](NodeIndex a, NodeIndex b) { return doubled_bytes(a) < doubled_bytes(b); });
-  return out;
+std::optional<LeavingHome> Storages::leaving(const DoubledHome& doubled) const {
+  return leaving_home(home_pool(), doubled.nodes);
 }
 
-Result<DoubledHome> Storages::allocate_instead(const DoubledHome& doubled, const Leaving& leaving) {
+Result<DoubledHome> Storages::allocate_instead(const DoubledHome& doubled,
+                                               const LeavingHome& leaving) {
   const std::uint64_t bytes = doubled.ranges[leaving.home].length_bytes;
   Result<HomeRange> range = Error(Errc::kExhausted, "");
   for (const NodeIndex node : leaving.nodes) {
@@ -206,32 +155,25 @@ Result<void> Storages::copy(const HomePlace& from, const HomePlace& to, std::uin
   return pool_.copy(*from.area->map, begin(from), *to.area->map, begin(to), bytes);
 }
 
-Result<bool> Storages::repair(HeldStorage& storage, const Leaving& leaving) {
+Result<bool> Storages::repair(HeldStorage& storage, const LeavingHome& leaving) {
   HO_CHECK(storage.doubled.has_value());
-  ValuePlace& place = storage.place;
   const std::size_t leaves = leaving.home;
-  const std::size_t stays = 1 - leaves;
-  const auto has_value = [&](std::size_t h) { return (place.stale_homes & 1U << h) == 0; };
+  const HomeRepair plan = plan_home_repair(storage.place, leaving);
+  if (plan.how == HomeRepair::How::kLost) return false;
   const auto next = allocate_instead(*storage.doubled, leaving);
   if (!next) return next.error();
   const StorageHome home = home_of(*next);
-  const bool copied = place.at_home && (has_value(stays) || (!leaving.lost && has_value(leaves)));
-  if (copied) {
-    const HomePlace from = has_value(stays) ? home.place(stays) : storage.home.place(leaves);
+  if (plan.how == HomeRepair::How::kCopy) {
+    const HomePlace from = plan.from == leaves ? storage.home.place(leaves) : home.place(plan.from);
     if (auto ok = copy(from, home.place(leaves), storage.bytes); !ok) {
       give_back(*next, leaves);
       return ok.error().at("copying " + storage.name);
     }
-  } else if (place.at_home && !place.on_device) {
-    give_back(*next, leaves);
-    return false;
   }
   give_back(*storage.doubled, leaves);
   storage.doubled = *next;
   storage.home = home;
-  // A value that was not copied is on the device; or there is none.
-  place.at_home = copied;
-  place.stale_homes &= copied ? static_cast<std::uint8_t>(~(1U << leaves)) : std::uint8_t{0};
+  home_replaced(storage.place, leaving, plan);
   return true;
 }
 

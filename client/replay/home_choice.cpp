@@ -1,0 +1,97 @@
+#include "client/replay/home_choice.hpp"
+
+#include <algorithm>
+#include <string>
+
+#include "common/base/check.hpp"
+#include "common/base/units.hpp"
+
+namespace ho::client {
+
+Result<std::vector<HomeNodes>> choose_homes(const HomePool& pool,
+                                            std::span<const DoubledWish> wishes,
+                                            std::span<const NodeIndex> full,
+                                            std::uint64_t align_bytes,
+                                            std::vector<std::uint64_t>& wanted) {
+  HO_CHECK(wanted.size() == pool.nodes);
+  // A drained node has room at most in what it gave before, and is wanted empty.
+  const FailureDomains domains = pool.domains();
+  const auto fit = [&](Nearness nearness, std::optional<NodeIndex> other, bool drained) {
+    auto nodes = pool.candidates(nearness);
+    std::erase_if(nodes, [&](NodeIndex node) {
+      const bool too_new = node.value() >= pool.nodes;
+      return too_new || (other && !domains.are_apart(node, *other)) ||
+             std::find(full.begin(), full.end(), node) != full.end() ||
+             (!drained && pool.is_drained(node));
+    });
+    return nodes;
+  };
+  const auto take = [&](Nearness nearness, std::optional<NodeIndex> other) {
+    auto nodes = fit(nearness, other, false);
+    if (nodes.empty()) nodes = fit(Nearness::kAny, other, false);
+    if (nodes.empty()) nodes = fit(Nearness::kAny, other, true);
+    const auto least = std::min_element(nodes.begin(), nodes.end(), [&](NodeIndex a, NodeIndex b) {
+      return pool.home_bytes(a) + wanted[a.value()] < pool.home_bytes(b) + wanted[b.value()];
+    });
+    return least != nodes.end() ? std::optional(*least) : std::nullopt;
+  };
+  std::vector<HomeNodes> homes;
+  for (const DoubledWish& wish : wishes) {
+    HomeNodes home;
+    std::optional<NodeIndex> other;
+    for (std::size_t h = 0; h < home.size(); ++h) {
+      const auto node = take(wish.nearness[h], other);
+      if (!node) {
+        return Error(Errc::kExhausted, std::string("two homes of a value need two different ") +
+                                           domains.kind() +
+                                           " with room; the pool has fewer in reach");
+      }
+      wanted[node->value()] += align_up(wish.bytes, align_bytes);
+      home[h] = *node;
+      other = node;
+    }
+    homes.push_back(home);
+  }
+  return homes;
+}
+
+std::optional<LeavingHome> leaving_home(const HomePool& pool, const HomeNodes& nodes) {
+  const auto lost = [&](std::size_t h) { return pool.is_lost(nodes[h]); };
+  const auto drained = [&](std::size_t h) { return pool.is_drained(nodes[h]); };
+  if (lost(0) && lost(1)) return std::nullopt;  // no value is left to copy
+  LeavingHome out;
+  out.lost = lost(0) || lost(1);
+  if (!out.lost && !drained(0) && !drained(1)) return std::nullopt;
+  out.home = (out.lost ? lost(0) : drained(0)) ? 0 : 1;
+  const NodeIndex stays = nodes[1 - out.home];
+  const FailureDomains domains = pool.domains();
+  out.nodes = pool.candidates(Nearness::kAny);
+  std::erase_if(out.nodes, [&](NodeIndex node) {
+    return !domains.are_apart(node, stays) || pool.is_drained(node);
+  });
+  if (out.nodes.empty()) return std::nullopt;
+  std::stable_sort(out.nodes.begin(), out.nodes.end(), [&](NodeIndex a, NodeIndex b) {
+    return pool.home_bytes(a) < pool.home_bytes(b);
+  });
+  return out;
+}
+
+HomeRepair plan_home_repair(const ValuePlace& place, const LeavingHome& leaving) {
+  const std::size_t leaves = leaving.home;
+  const std::size_t stays = 1 - leaves;
+  const auto has_value = [&](std::size_t h) { return (place.stale_homes & 1U << h) == 0; };
+  if (place.at_home && (has_value(stays) || (!leaving.lost && has_value(leaves)))) {
+    return {HomeRepair::How::kCopy, has_value(stays) ? stays : leaves};
+  }
+  const bool gone = place.at_home && !place.on_device;
+  return {gone ? HomeRepair::How::kLost : HomeRepair::How::kEmpty, 0};
+}
+
+void home_replaced(ValuePlace& place, const LeavingHome& leaving, const HomeRepair& repair) {
+  const bool copied = repair.how == HomeRepair::How::kCopy;
+  // A value that was not copied is on the device; or there is none.
+  place.at_home = copied;
+  place.stale_homes &= copied ? static_cast<std::uint8_t>(~(1U << leaving.home)) : std::uint8_t{0};
+}
+
+}  // namespace ho::client
