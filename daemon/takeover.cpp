@@ -10,34 +10,11 @@
 
 #include "common/base/check.hpp"
 #include "common/base/log.hpp"
+#include "daemon/grant/kept_records.hpp"
 
 namespace ho::daemon {
 
 namespace {
-
-SessionRecord record_of(const KeptSession& kept) {
-  SessionRecord record;
-  record.id = kept.id;
-  record.name = kept.name;
-  record.pid = kept.pid;
-  record.peer = kept.peer;
-  record.owner = kept.owner;
-  record.token = kept.token;
-  record.certificate = kept.certificate;
-  record.opened = kept.opened;
-  record.lease_end = kept.lease_end;
-  return record;
-}
-
-SegmentRecord record_of(const KeptSegment& kept) {
-  SegmentRecord record;
-  record.id = kept.id;
-  record.session = kept.session;
-  record.offset_bytes = kept.offset_bytes;
-  record.driver = kept.driver;
-  record.numa = kept.share;
-  return record;
-}
 
 /// One takeover; lives until `done` was called.
 class Takeover : public std::enable_shared_from_this<Takeover> {
@@ -50,8 +27,8 @@ class Takeover : public std::enable_shared_from_this<Takeover> {
     Kept& kept = inherited_.kept;
     heirs_.pool.skip_ids(kept.node.next_session, kept.node.next_segment);
     for (auto& [id, session] : kept.sessions) {
-      const Duration without = std::max(now - kept.alive, Duration::zero());
-      session.lease_end = std::min(session.lease_end + without, now + heirs_.pool.options().lease);
+      session.lease_end =
+          lease_end_taken_over(session, kept.alive, now, heirs_.pool.options().lease);
       left_.push_back(session);
     }
     for (const SessionId lost : inherited_.lost) {
@@ -103,11 +80,11 @@ class Takeover : public std::enable_shared_from_this<Takeover> {
   [[nodiscard]] Result<void> take(const KeptSession& session,
                                   std::vector<Grants::Adopted>& segments) {
     if (auto offered = check_driver(session.driver); !offered) return offered;
-    if (auto taken = heirs_.pool.adopt(record_of(session)); !taken) return taken;
+    if (auto taken = heirs_.pool.adopt(session_record(session)); !taken) return taken;
     for (const auto& [id, segment] : inherited_.kept.segments) {
       if (segment.session != session.id) continue;
       if (auto offered = check_driver(segment.driver); !offered) return offered;
-      if (auto taken = heirs_.pool.adopt(record_of(segment)); !taken) return taken;
+      if (auto taken = heirs_.pool.adopt(segment_record(segment)); !taken) return taken;
       SegmentMemory::AdoptSpec spec;
       spec.bytes = inherited_.kept.node.segment_bytes;
       spec.pages = segment.pages;

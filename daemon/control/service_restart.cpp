@@ -10,6 +10,7 @@
 #include "common/base/units.hpp"
 #include "daemon/blocks/block_store.hpp"
 #include "daemon/control/service.hpp"
+#include "daemon/grant/kept_records.hpp"
 
 namespace ho::daemon {
 

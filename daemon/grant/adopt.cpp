@@ -5,6 +5,7 @@
 
 #include "common/base/check.hpp"
 #include "daemon/grant/grants.hpp"
+#include "daemon/grant/kept_records.hpp"
 
 namespace ho::daemon {
 
@@ -84,20 +85,6 @@ void Grants::adopted_some(const std::shared_ptr<Adoption>& adoption,
   }
   while (left.size() > first) left.pop_back();
   adopt_some(adoption);
-}
-
-KeptSession kept_session(const SessionRecord& record) {
-  KeptSession kept;
-  kept.id = record.id;
-  kept.token = record.token;
-  kept.name = record.name;
-  kept.pid = record.pid;
-  kept.peer = record.peer;
-  kept.owner = record.owner;
-  kept.certificate = record.certificate;
-  kept.opened = record.opened;
-  kept.lease_end = record.lease_end;
-  return kept;
 }
 
 Result<void> Grants::keep(SessionId session) {

@@ -31,9 +31,6 @@ class thread_pool;
 
 namespace ho::daemon {
 
-/// A session as the keeper records it. The caller fills its driver in.
-[[nodiscard]] KeptSession kept_session(const SessionRecord& record);
-
 /// Carries out the pool's decisions. Makes memory for reserved segments (worker threads), exposes
 /// it (data thread), and faults in the driver's mapping of it (worker threads). Ends it in the
 /// reverse order: revoke, wait, unmap, truncate, close, and only then forget the bytes. Wiping has
