@@ -432,10 +432,17 @@ void Service::tick() {
   if (blocks_ != nullptr) blocks_->tick(clock_.now());
   objects_.tick();
   unclaim(object_claims_.take_ended(pool_));
-  keeper_.tick(clock_.now());
   std::erase_if(progress_, [&](const auto& one) { return pool_.sessions().count(one.first) == 0; });
   staging_.tick(clock_.now());
-  for (const SessionId session : pool_.tick(clock_.now())) {
+  const TimePoint now = clock_.now();
+  const std::vector<SessionId> lapsed = pool_.tick(now);
+  // The next daemon must not take the time of a stop for one in which leases ran. First the leases:
+  // a process that dies in between leaves them longer rather than shorter.
+  for (const auto& [id, session] : pool_.sessions()) {
+    if (pool_.leases_moved()) keeper_.renewed(id, session.lease_end);
+  }
+  keeper_.tick(now);
+  for (const SessionId session : lapsed) {
     activity_.sessions_lapsed += 1;
     note_session("lease lapsed", LogLevel::kWarning, session);
     staging_.close_session(session, [] {});

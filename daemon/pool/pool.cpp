@@ -274,10 +274,10 @@ std::vector<SessionId> Pool::tick(TimePoint now) {
   // Uses the period of the last request: if draining began since, the timer still had the old
   // period.
   const Duration gap = now - last_tick_ - promised_;
-  const bool stood_still = gap >= kGapTicks * promised_;
+  leases_moved_ = gap >= kGapTicks * promised_;
   last_tick_ = now;
   promised_ = tick_period();
-  if (stood_still) {
+  if (leases_moved_) {
     // Never beyond a full lease from now: after a stop, the same event loop may have handled a
     // renewal of the session before this tick, and that already restored its time.
     for (auto& [id, record] : sessions_) {

@@ -114,6 +114,8 @@ class Pool {
   /// against leases, but no lease ends later than one lease from now. A shorter delay counts.
   /// @return sessions whose lease has ended.
   [[nodiscard]] std::vector<SessionId> tick(TimePoint now);
+  /// Whether the last tick() added the time of a stop to leases.
+  [[nodiscard]] bool leases_moved() const { return leases_moved_; }
   /// A fortieth of the lease, 50 ms to 250 ms; 50 ms while draining.
   [[nodiscard]] Duration tick_period() const;
 
@@ -164,6 +166,7 @@ class Pool {
   std::uint64_t next_session_ = 1;
   std::uint64_t next_segment_ = 1;
   TimePoint last_tick_;
+  bool leases_moved_ = false;
   bool draining_ = false;
   std::optional<TimePoint> drain_end_;
   Drained drained_ = Drained::kNo;

@@ -120,6 +120,9 @@ TEST_CASE(
   CHECK(pool.sessions().at(renewed).lease_end == resumed + milliseconds(1000));
   CHECK(pool.sessions().at(silent).lease_end <= resumed + milliseconds(1000));
   CHECK(pool.sessions().at(silent).lease_end > resumed);
+  CHECK(pool.leases_moved());
+  REQUIRE(pool.tick(resumed + milliseconds(50)).empty());
+  CHECK_FALSE(pool.leases_moved());
 }
 
 TEST_CASE("pool: a tick that is late by four periods or more counts as a stop") {
