@@ -205,7 +205,7 @@ TimePoint SimTransport::next_time(const Op& op) const {
   if (process.dead_notice) {
     const auto death = deaths_.find(peers_.at(op.peer).address);
     time = death == deaths_.end() ? clock_.now() : death->second;
-  } else if (!op.lost && !process.stopped) {
+  } else if (!op.lost && !stands_still(peers_.at(op.peer).address)) {
     time = op.phase == Phase::kQueued ? op.half_at : op.done_at;
   }
   return std::min(time, op.deadline);
@@ -235,19 +235,51 @@ std::vector<OpId> SimTransport::give_back(const std::function<bool(OpId)>& which
     given.push_back(op.id);
     op.given_back = true;
     op.memory = LocalId{};
-    if (!op.is_get) op.kept.assign(op.local, op.local + op.length_bytes);
-    op.local = op.is_get ? nullptr : op.kept.data();
+    if (!op.is_get && flaw_ != SimFlaw::kGivenBackPutReads) {
+      op.kept.assign(op.local, op.local + op.length_bytes);
+      op.local = op.kept.data();
+    }
+    if (op.is_get && flaw_ != SimFlaw::kGivenBackGetWrites) op.local = nullptr;
+  }
+  for (std::size_t i = ops_.size(); flaw_ == SimFlaw::kGivenBackEndsEarly && i-- > 0;) {
+    if (!ops_[i].given_back || ops_[i].is_get) continue;
+    linger(ops_[i], 0, clock_.now() + link_.delay_max);
+    finish(i, Errc::kOk);
   }
   return given;
 }
 
+bool SimTransport::stands_still(const std::string& address) const {
+  return cut_.contains(address) || fabric_.find_peer(address)->stopped;
+}
+
+void SimTransport::linger(const Op& op, std::size_t from_bytes, TimePoint at) {
+  const Region& region = regions_.at(op.region);
+  late_puts_.push_back({peers_.at(op.peer).address,
+                        region.grant.key,
+                        op.offset_bytes + from_bytes,
+                        {op.local + from_bytes, op.local + op.length_bytes},
+                        at});
+}
+
+void SimTransport::land_late_puts() {
+  std::erase_if(late_puts_, [&](const LatePut& put) {
+    const SimFabric::Region* const region = fabric_.find_region(put.key);
+    if (region == nullptr || fabric_.find_peer(put.address)->dead_notice) return true;
+    if (put.at > clock_.now() || stands_still(put.address)) return false;
+    std::copy(put.bytes.begin(), put.bytes.end(), region->memory.data() + put.offset_bytes);
+    return true;
+  });
+}
+
 std::size_t SimTransport::poll(std::span<Completion> out) {
   const TimePoint now = clock_.now();
+  if (!late_puts_.empty()) land_late_puts();
   for (const auto& [address, peer] : fabric_.peers()) {
     if (peer.dead_notice) deaths_.try_emplace(address, now + *peer.dead_notice);
   }
   for (Op& op : ops_) {
-    if (!op.given_back || op.goes_on || process_of(op.peer).stopped) continue;
+    if (!op.given_back || op.goes_on || stands_still(peers_.at(op.peer).address)) continue;
     // What the peer has of it, or the network, comes out in any order with what is sent now.
     const auto spread = static_cast<std::uint64_t>(link_.delay_max.count() + 1);
     op.goes_on = true;
@@ -281,9 +313,11 @@ void SimTransport::step(std::size_t index, TimePoint at) {
     fail_peer(peer);
     return;
   }
-  const bool stuck = op.lost || process.stopped || process.dead_notice.has_value();
+  const bool stuck =
+      op.lost || process.dead_notice.has_value() || stands_still(peers_.at(peer).address);
   if (stuck || (op.deadline <= at && op.done_at > at)) {
     // Like a driver that cannot cancel an operation: it closes the peer as well.
+    if (link_.lingers && !op.is_get) linger(op, 0, op.done_at);
     finish(index, Errc::kDeadline);
     fail_peer(peer);
     return;
@@ -293,7 +327,10 @@ void SimTransport::step(std::size_t index, TimePoint at) {
     const Errc code = move_half(op, false);
     if (code != Errc::kOk) return finish(index, code);
     op.phase = Phase::kHalf;
-    return;
+    if (flaw_ == SimFlaw::kGetDoneEarly && op.is_get) return finish(index, Errc::kOk);
+    if (flaw_ != SimFlaw::kPutDoneEarly || op.is_get) return;
+    linger(op, op.length_bytes / 2, op.done_at + link_.delay_max);
+    return finish(index, Errc::kOk);
   }
   const Errc code = move_half(op, true);
   op.phase = Phase::kMoved;
@@ -331,7 +368,9 @@ void SimTransport::finish(std::size_t index, Errc code) {
 void SimTransport::fail_peer(PeerId peer) {
   peers_.at(peer).open = false;
   for (std::size_t i = ops_.size(); i-- > 0;) {
-    if (ops_[i].peer == peer) finish(i, Errc::kUnavailable);
+    if (ops_[i].peer != peer) continue;
+    if (link_.lingers && !ops_[i].is_get) linger(ops_[i], 0, ops_[i].done_at);
+    finish(i, Errc::kUnavailable);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -38,6 +39,19 @@ struct SimLink {
   double loss = 0;                ///< the operation ends by its deadline only, and closes the peer
   std::uint32_t depth_ops_max = 256;  ///< submit() returns kBusy beyond it
   std::uint64_t op_bytes_max = std::uint64_t{1} << 32U;
+  /// What was sent of a put arrives although the connection has ended meanwhile, as long as the
+  /// peer's process lives: it lay in buffers of the network and of that machine.
+  bool lingers = false;
+};
+
+/// Breaks a rule of the transport's port, for tests which show that this is found.
+enum class SimFlaw : std::uint8_t {
+  kNone,
+  kPutDoneEarly,        ///< complete before all bytes are visible
+  kGetDoneEarly,        ///< complete before all bytes are there
+  kGivenBackPutReads,   ///< the memory of a put that was given back
+  kGivenBackGetWrites,  ///< the memory of a get that was given back
+  kGivenBackEndsEarly,  ///< a put that was given back is complete at once, and arrives later
 };
 
 /// The peers in the simulated network: processes by address, and the memory that they expose. Keeps
@@ -83,7 +97,7 @@ class SimFabric {
 /// The `sim` driver. All work happens inside poll(), at the clock's time, in an order that one seed
 /// determines. Bytes move in two halves at random times between submission and completion. Until
 /// then the target of a get holds garbage, which reveals callers that read or write too early.
-class SimTransport final : public transport::Transport {
+class SimTransport : public transport::Transport {
  public:
   SimTransport(SimFabric& fabric, const Clock& clock, const SimLink& link, std::uint64_t seed);
 
@@ -93,6 +107,12 @@ class SimTransport final : public transport::Transport {
   [[nodiscard]] std::size_t in_flight() const { return ops_.size(); }
   /// Sets the network's behaviour for operations submitted from now on.
   void set_link(const SimLink& link);
+  void set_flaw(SimFlaw flaw) { flaw_ = flaw; }
+  /// Nothing passes between this process and that peer until join().
+  void cut(const std::string& address) { cut_.insert(address); }
+  void join(const std::string& address) { cut_.erase(address); }
+  /// Puts of connections that have ended which may still arrive.
+  [[nodiscard]] std::size_t lingering() const { return late_puts_.size(); }
 
   [[nodiscard]] const transport::Caps& caps() const override { return caps_; }
   [[nodiscard]] Result<transport::PeerId> connect(const transport::PeerAddress& peer,
@@ -139,6 +159,14 @@ class SimTransport final : public transport::Transport {
     bool goes_on = false;         ///< given back, and its peer runs since
     std::vector<std::byte> kept;  ///< bytes of a put that was given back
   };
+  /// What arrives of a put that nobody hears of any more.
+  struct LatePut {
+    std::string address;
+    std::string key;
+    std::uint64_t offset_bytes = 0;
+    std::vector<std::byte> bytes;
+    TimePoint at;
+  };
   /// Result of next_time() if nothing will happen.
   static constexpr TimePoint kNever = TimePoint::max();
 
@@ -149,6 +177,9 @@ class SimTransport final : public transport::Transport {
   [[nodiscard]] Errc move_half(Op& op, bool second);
   void finish(std::size_t index, Errc code);
   void fail_peer(transport::PeerId peer);
+  [[nodiscard]] bool stands_still(const std::string& address) const;
+  void linger(const Op& op, std::size_t from_bytes, TimePoint at);
+  void land_late_puts();
 
   SimFabric& fabric_;
   [[nodiscard]] TimePoint first_end(TimePoint deadline, Duration patience) const;
@@ -163,6 +194,9 @@ class SimTransport final : public transport::Transport {
   std::unordered_map<std::string, TimePoint> deaths_;
   std::vector<Op> ops_;
   std::vector<Completion> done_;
+  std::vector<LatePut> late_puts_;
+  std::set<std::string> cut_;
+  SimFlaw flaw_ = SimFlaw::kNone;
   std::uint32_t next_id_ = 1;
 };
 

@@ -1,0 +1,71 @@
+#include <catch2/catch.hpp>
+#include <cstdio>
+#include <string>
+
+#include "tests/sim/pool/sim_world.hpp"
+#include "tests/support/seeds.hpp"
+
+namespace {
+
+using namespace ho;
+using test::for_each_seed;
+using test::only_seed;
+using test::Planted;
+using test::SimCounts;
+using test::SimOptions;
+using test::SimResult;
+using test::SimWorld;
+
+const std::uint64_t kQuietSeeds = test::seed_count(10);
+const std::uint64_t kFaultSeeds = test::seed_count(60);
+
+SimResult run(SimOptions options) {
+  SimWorld world(options);
+  return world.run();
+}
+
+/// 3 to 16 nodes in racks or not, and some jobs.
+SimOptions small_pool(std::uint64_t seed) {
+  Prng random(seed);
+  SimOptions options;
+  options.seed = random.next();
+  options.nodes = static_cast<std::uint32_t>(3 + random.below(14));
+  options.late_nodes = static_cast<std::uint32_t>(random.below(3));
+  const std::uint64_t racks = random.below(4);
+  options.racks = static_cast<std::uint32_t>(racks < 2 ? 0 : racks);
+  options.jobs = static_cast<std::uint32_t>(1 + random.below(4));
+  // Making a plan takes longer than a seed: the seeds of each build share a few.
+  options.plans = seed <= 300 ? 4 : 40;
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("pool sim: without faults jobs run, end, and leave nothing behind") {
+  for_each_seed(kQuietSeeds, [](std::uint64_t seed) {
+    INFO("replay with HO_SEED=" << seed);
+    SimOptions options = small_pool(seed);
+    options.faults = false;
+    const SimResult result = run(options);
+    REQUIRE(result.wrong == "");
+    CHECK(result.counts.failed_jobs == 0);
+    CHECK(result.counts.finished_jobs == options.jobs);
+    CHECK(result.counts.lost_nodes == 0);
+    CHECK(result.counts.gets > 0);
+  });
+}
+
+TEST_CASE("pool sim: with combined faults every get has its bytes, all adds up, and all heals") {
+  SimCounts counts;
+  for_each_seed(kFaultSeeds, [&](std::uint64_t seed) {
+    INFO("replay with HO_SEED=" << seed);
+    const SimResult result = run(small_pool(seed));
+    CHECK(result.wrong == "");
+    counts.add(result.counts);
+  });
+  if (std::getenv("HO_SIM_SHOW") != nullptr) {
+    const auto* const all = reinterpret_cast<const std::uint64_t*>(&counts);
+    for (std::size_t i = 0; i < sizeof counts / 8; ++i) std::printf("%lu ", all[i]);
+    std::printf("\n");
+  }
+}

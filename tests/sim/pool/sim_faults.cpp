@@ -1,0 +1,193 @@
+// What happens to the nodes, the network, the phone book and the jobs of a simulated supernode.
+#include <algorithm>
+
+#include "tests/sim/pool/pool_job.hpp"
+#include "tests/sim/pool/sim_daemon.hpp"
+#include "tests/sim/pool/sim_world.hpp"
+
+namespace ho::test {
+namespace {
+
+using std::chrono::milliseconds;
+
+}  // namespace
+
+/// Most runs are about a few nodes: then what is promised for the loss of one at a time holds.
+std::uint32_t SimWorld::any_node() {
+  if (victims_.empty()) {
+    const std::uint64_t many = random_.below(4);
+    const std::uint64_t count = many == 0 ? nodes() : 1 + random_.below(2);
+    while (victims_.size() < std::min<std::uint64_t>(count, nodes())) {
+      victims_.insert(static_cast<std::uint32_t>(random_.below(nodes())));
+    }
+  }
+  auto at = victims_.begin();
+  std::advance(at, static_cast<std::ptrdiff_t>(random_.below(victims_.size())));
+  return *at;
+}
+
+void SimWorld::next_fault() {
+  fibers_.at(now() + any(milliseconds(5), milliseconds(900)), [this] {
+    if (healed_) return;
+    one_fault();
+    next_fault();
+  });
+}
+
+void SimWorld::one_fault() {
+  const std::uint32_t node = any_node();
+  SimMachine& there = machine(node);
+  switch (random_.below(12)) {
+    case 0:
+    case 1:
+      if (there.process != nullptr) kill(node);
+      break;
+    case 2:
+    case 3:
+      // In the middle of the next append to its manifest, if there is one soon.
+      if (there.process == nullptr) break;
+      there.cut_append = static_cast<std::uint32_t>(random_.below(100));
+      fibers_.at(now() + milliseconds(500), [this, node, instance = there.process->instance()] {
+        SimMachine& then = machine(node);
+        const bool same = then.process != nullptr && then.process->instance() == instance;
+        if (same) then.cut_append.reset();
+      });
+      break;
+    case 4:
+    case 5: stop(node); break;
+    case 6: drain(node); break;
+    case 7: fault_of_network(); break;
+    case 8:
+    case 9: fault_of_job(); break;
+    case 10: fault_of_book(); break;
+    default:
+      if (nodes() < options_.nodes + options_.late_nodes) {
+        add_machine(nodes());
+        machines_.back()->start();
+        counts_.late_nodes += 1;
+      }
+  }
+}
+
+/// Another daemon comes after a while: soon enough for jobs to resume their sessions, most times.
+void SimWorld::kill(std::uint32_t node) {
+  const bool anew = random_.below(5) == 0;
+  disturb(node);
+  counts_.kills += 1;
+  machine(node).kill(anew ? SimMachine::Left::kNothing : SimMachine::Left::kKept);
+  const bool late = random_.below(5) == 0;
+  const Duration gone = any(milliseconds(2), late ? milliseconds(5000) : milliseconds(900));
+  fibers_.at(now() + gone, [this, node] { begin_again(node); });
+}
+
+void SimWorld::begin_again(std::uint32_t node) {
+  SimMachine& there = machine(node);
+  if (there.process != nullptr) return;
+  disturb(node);
+  (there.manifest.empty() ? counts_.new_starts : counts_.restarts) += 1;
+  there.start();
+  if (there.process == nullptr)
+    fibers_.at(now() + milliseconds(100), [this, node] { begin_again(node); });
+}
+
+void SimWorld::stop(std::uint32_t node) {
+  SimMachine& there = machine(node);
+  if (there.process == nullptr || there.stopped) return;
+  disturb(node);
+  counts_.stops += 1;
+  trace("stopped", node);
+  there.stopped = true;
+  there.stood_since = now();
+  fabric_.stop_peer(there.process->address());
+  const bool lasts = random_.below(3) == 0;
+  const Duration pause = any(milliseconds(1), lasts ? milliseconds(5000) : milliseconds(700));
+  fibers_.at(now() + pause, [this, node, instance = there.process->instance()] {
+    SimMachine& then = machine(node);
+    if (then.process != nullptr && then.process->instance() == instance) go_on(node);
+  });
+}
+
+void SimWorld::go_on(std::uint32_t node) {
+  SimMachine& there = machine(node);
+  if (!there.stopped) return;
+  disturb(node);
+  trace("goes on", node);
+  there.note_pause();
+  there.stopped = false;
+  fabric_.resume_peer(there.process->address());
+  run_at(*there.process, [](SimDaemon& daemon) { daemon.go_on(); });
+}
+
+void SimWorld::drain(std::uint32_t node) {
+  SimMachine& there = machine(node);
+  if (there.process == nullptr || there.stopped) return;
+  counts_.drains += 1;
+  there.drained = !there.drained;
+  there.process->set_drained(there.drained);
+  trace("drained", node, there.drained ? 1 : 0);
+}
+
+void SimWorld::fault_of_network() {
+  if (jobs_.empty()) return;
+  const auto job = static_cast<std::uint32_t>(random_.below(jobs_.size()));
+  const std::uint32_t node = any_node();
+  if (is_cut(job, node)) return;
+  counts_.cuts += 1;
+  cut(job, node);
+  const bool breaks = random_.below(3) == 0;
+  const bool lasts = random_.below(3) == 0;
+  const Duration pause = any(milliseconds(1), lasts ? milliseconds(5000) : milliseconds(600));
+  fibers_.at(now() + pause, [this, job, node, breaks] {
+    if (!is_cut(job, node)) return;
+    join(job, node);
+    if (!breaks) return;
+    // A router that forgot the connections: both ends learn of it once they send.
+    counts_.breaks += 1;
+    for (const auto& control : std::vector(controls_)) {
+      if (control->job == job && control->node == node) close(control);
+    }
+  });
+}
+
+void SimWorld::fault_of_job() {
+  const auto job = static_cast<std::uint32_t>(random_.below(jobs_.size()));
+  if (random_.below(4) == 0 && jobs_.size() > 1) {
+    counts_.job_kills += jobs_[job]->over() ? 0 : 1;
+    jobs_[job]->kill();
+    return;
+  }
+  counts_.job_pauses += 1;
+  jobs_[job]->pause();
+  const bool lasts = random_.below(4) == 0;
+  fibers_.at(now() + any(milliseconds(1), lasts ? milliseconds(6000) : milliseconds(600)),
+             [this, job] { jobs_[job]->go_on(); });
+}
+
+void SimWorld::fault_of_book() {
+  counts_.book_faults += 1;
+  if (random_.below(2) == 0) {
+    book_.gone = !book_.gone;
+  } else if (!book_.stale) {
+    book_.old = {book_.version(), book_.list()};
+    book_.stale = true;
+  } else {
+    book_.stale = false;
+  }
+}
+
+/// From now on nothing goes wrong, and all that stood still or was cut off goes on.
+void SimWorld::heal() {
+  healed_ = true;
+  book_.gone = book_.stale = false;
+  for (const auto& [job, node] : std::set(cut_)) join(job, node);
+  for (std::uint32_t i = 0; i < nodes(); ++i) {
+    machine(i).cut_append.reset();
+    if (machine(i).process == nullptr) begin_again(i);
+    if (machine(i).stopped) go_on(i);
+    if (machine(i).drained) drain(i);
+  }
+  for (const auto& job : jobs_) job->go_on();
+  trace("healed");
+}
+
+}  // namespace ho::test
