@@ -235,7 +235,7 @@ std::vector<OpId> SimTransport::give_back(const std::function<bool(OpId)>& which
     given.push_back(op.id);
     op.given_back = true;
     op.memory = LocalId{};
-    if (!op.is_get && flaw_ != SimFlaw::kGivenBackPutReads) {
+    if (!op.is_get) {
       op.kept.assign(op.local, op.local + op.length_bytes);
       op.local = op.kept.data();
     }
@@ -243,7 +243,7 @@ std::vector<OpId> SimTransport::give_back(const std::function<bool(OpId)>& which
   }
   for (std::size_t i = ops_.size(); flaw_ == SimFlaw::kGivenBackEndsEarly && i-- > 0;) {
     if (!ops_[i].given_back || ops_[i].is_get) continue;
-    linger(ops_[i], 0, clock_.now() + link_.delay_max);
+    linger(ops_[i], 0);
     finish(i, Errc::kOk);
   }
   return given;
@@ -253,20 +253,23 @@ bool SimTransport::stands_still(const std::string& address) const {
   return cut_.contains(address) || fabric_.find_peer(address)->stopped;
 }
 
-void SimTransport::linger(const Op& op, std::size_t from_bytes, TimePoint at) {
+void SimTransport::linger(const Op& op, std::size_t from_bytes) {
   const Region& region = regions_.at(op.region);
   late_puts_.push_back({peers_.at(op.peer).address,
                         region.grant.key,
                         op.offset_bytes + from_bytes,
                         {op.local + from_bytes, op.local + op.length_bytes},
-                        at});
+                        std::nullopt});
 }
 
 void SimTransport::land_late_puts() {
-  std::erase_if(late_puts_, [&](const LatePut& put) {
+  std::erase_if(late_puts_, [&](LatePut& put) {
     const SimFabric::Region* const region = fabric_.find_region(put.key);
     if (region == nullptr || fabric_.find_peer(put.address)->dead_notice) return true;
-    if (put.at > clock_.now() || stands_still(put.address)) return false;
+    if (stands_still(put.address)) return false;
+    const auto most = static_cast<std::uint64_t>((link_.linger_max + link_.delay_max).count());
+    if (!put.at) put.at = clock_.now() + Duration(static_cast<std::int64_t>(prng_.below(most + 1)));
+    if (*put.at > clock_.now()) return false;
     std::copy(put.bytes.begin(), put.bytes.end(), region->memory.data() + put.offset_bytes);
     return true;
   });
@@ -317,7 +320,7 @@ void SimTransport::step(std::size_t index, TimePoint at) {
       op.lost || process.dead_notice.has_value() || stands_still(peers_.at(peer).address);
   if (stuck || (op.deadline <= at && op.done_at > at)) {
     // Like a driver that cannot cancel an operation: it closes the peer as well.
-    if (link_.lingers && !op.is_get) linger(op, 0, op.done_at);
+    if (link_.linger_max > Duration{0} && !op.is_get) linger(op, 0);
     finish(index, Errc::kDeadline);
     fail_peer(peer);
     return;
@@ -329,7 +332,7 @@ void SimTransport::step(std::size_t index, TimePoint at) {
     op.phase = Phase::kHalf;
     if (flaw_ == SimFlaw::kGetDoneEarly && op.is_get) return finish(index, Errc::kOk);
     if (flaw_ != SimFlaw::kPutDoneEarly || op.is_get) return;
-    linger(op, op.length_bytes / 2, op.done_at + link_.delay_max);
+    linger(op, op.length_bytes / 2);
     return finish(index, Errc::kOk);
   }
   const Errc code = move_half(op, true);
@@ -369,7 +372,7 @@ void SimTransport::fail_peer(PeerId peer) {
   peers_.at(peer).open = false;
   for (std::size_t i = ops_.size(); i-- > 0;) {
     if (ops_[i].peer != peer) continue;
-    if (link_.lingers && !ops_[i].is_get) linger(ops_[i], 0, ops_[i].done_at);
+    if (link_.linger_max > Duration{0} && !ops_[i].is_get) linger(ops_[i], 0);
     finish(i, Errc::kUnavailable);
   }
 }

@@ -41,7 +41,8 @@ struct SimLink {
   std::uint64_t op_bytes_max = std::uint64_t{1} << 32U;
   /// What was sent of a put arrives although the connection has ended meanwhile, as long as the
   /// peer's process lives: it lay in buffers of the network and of that machine.
-  bool lingers = false;
+  /// In any order, for so long after the peer goes on. Zero: nothing arrives.
+  Duration linger_max{};
 };
 
 /// Breaks a rule of the transport's port, for tests which show that this is found.
@@ -49,7 +50,6 @@ enum class SimFlaw : std::uint8_t {
   kNone,
   kPutDoneEarly,        ///< complete before all bytes are visible
   kGetDoneEarly,        ///< complete before all bytes are there
-  kGivenBackPutReads,   ///< the memory of a put that was given back
   kGivenBackGetWrites,  ///< the memory of a get that was given back
   kGivenBackEndsEarly,  ///< a put that was given back is complete at once, and arrives later
 };
@@ -165,7 +165,7 @@ class SimTransport : public transport::Transport {
     std::string key;
     std::uint64_t offset_bytes = 0;
     std::vector<std::byte> bytes;
-    TimePoint at;
+    std::optional<TimePoint> at;  ///< set once nothing holds it up
   };
   /// Result of next_time() if nothing will happen.
   static constexpr TimePoint kNever = TimePoint::max();
@@ -178,7 +178,7 @@ class SimTransport : public transport::Transport {
   void finish(std::size_t index, Errc code);
   void fail_peer(transport::PeerId peer);
   [[nodiscard]] bool stands_still(const std::string& address) const;
-  void linger(const Op& op, std::size_t from_bytes, TimePoint at);
+  void linger(const Op& op, std::size_t from_bytes);
   void land_late_puts();
 
   SimFabric& fabric_;

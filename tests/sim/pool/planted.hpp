@@ -48,7 +48,6 @@ enum class Planted : std::uint8_t {
   // Drivers.
   kPutDoneEarly,
   kGetDoneEarly,
-  kGivenBackPutReads,
   kGivenBackGetWrites,
   kGivenBackEndsEarly,
 };
@@ -70,7 +69,7 @@ inline constexpr auto kPlanted = std::to_array<PlantedName>({
     {Planted::kMemoryGivenAgain, "memory that was freed is granted again with its bytes"},
     {Planted::kBytesLeak, "bytes of returned segments never become free"},
     {Planted::kBytesFreeEarly, "bytes count as free while their memory is there"},
-    {Planted::kDrainedGives, "a drained node grants memory"},
+    {Planted::kDrainedGives, "a drained node goes on giving memory"},
     {Planted::kStopCounts, "time in which the daemon was stopped counts against leases"},
     {Planted::kStopNotKept, "the time of a stop does not reach the manifest"},
     {Planted::kLeasesNeverEnd, "no lease ends"},
@@ -93,7 +92,6 @@ inline constexpr auto kPlanted = std::to_array<PlantedName>({
     {Planted::kSessionsNotClosed, "a job that ends renews its sessions for ever"},
     {Planted::kPutDoneEarly, "a put is complete before it is visible"},
     {Planted::kGetDoneEarly, "a get is complete before all bytes are there"},
-    {Planted::kGivenBackPutReads, "a put that was given back reads the memory later"},
     {Planted::kGivenBackGetWrites, "a get that was given back writes the memory later"},
     {Planted::kGivenBackEndsEarly, "a put that was given back counts as ended at once"},
 });

@@ -18,6 +18,8 @@ using test::SimWorld;
 
 const std::uint64_t kQuietSeeds = test::seed_count(10);
 const std::uint64_t kFaultSeeds = test::seed_count(60);
+/// Seeds in which each planted bug has to show.
+constexpr std::uint64_t kPlantedSeeds = 60;
 
 SimResult run(SimOptions options) {
   SimWorld world(options);
@@ -68,4 +70,38 @@ TEST_CASE("pool sim: with combined faults every get has its bytes, all adds up, 
     for (std::size_t i = 0; i < sizeof counts / 8; ++i) std::printf("%lu ", all[i]);
     std::printf("\n");
   }
+}
+
+TEST_CASE("pool sim: a seed gives the same events each time") {
+  for_each_seed(test::seed_count(3), [](std::uint64_t seed) {
+    INFO("replay with HO_SEED=" << seed);
+    const SimResult first = run(small_pool(seed));
+    const SimResult again = run(small_pool(seed));
+    CHECK(first.trace == again.trace);
+    CHECK(first.counts.events == again.counts.events);
+    SimOptions other = small_pool(seed);
+    other.seed += 1;
+    CHECK(run(other).trace != first.trace);
+  });
+}
+
+TEST_CASE("pool sim: nearly all rules of the protocol that are broken on purpose are found") {
+  std::size_t found = 0;
+  for (const auto& [bug, broken] : test::kPlanted) {
+    std::string how;
+    std::uint64_t seed = 1;
+    for (; seed <= kPlantedSeeds && how.empty(); ++seed) {
+      SimOptions options = small_pool(seed);
+      options.planted = bug;
+      how = run(options).wrong;
+    }
+    if (std::getenv("HO_SIM_SHOW") != nullptr) {
+      std::printf("%s %llu: %.*s: %s\n", how.empty() ? "MISSED" : "found",
+                  static_cast<unsigned long long>(seed - 1), static_cast<int>(broken.size()),
+                  broken.data(), how.c_str());
+    }
+    if (how.empty()) UNSCOPED_INFO("not found: " << broken);
+    found += how.empty() ? 0 : 1;
+  }
+  CHECK(found * 100 >= test::kPlanted.size() * 95);
 }

@@ -40,7 +40,7 @@ HelloReply SimDaemon::hello() const {
 }
 
 std::vector<NodeInfo> SimDaemon::list_nodes() const {
-  auto nodes = members_.others(machine_.id);
+  auto nodes = members_->others(machine_.id);
   nodes.push_back({machine_.id, "n" + std::to_string(machine_.node), {}});
   return nodes;
 }
@@ -93,9 +93,6 @@ void SimDaemon::renew(SessionId session, const std::string& token,
 void SimDaemon::grant(SessionId session, const std::string& token, std::uint64_t bytes,
                       const SimReply<std::vector<SimGrant>>& reply) {
   if (auto known = pool_.authenticate(session, token); !known) return reply(known.error());
-  if (machine_.drained && world_.planted(Planted::kDrainedGives)) {
-    pool_.set_drained(daemon::Pool::Drained::kNo);
-  }
   const std::uint64_t count = (bytes + kSimBackedBytes - 1) / kSimBackedBytes;
   const auto reserved = pool_.reserve(session, count * kSimSegmentBytes, "sim");
   if (!reserved) return reply(reserved.error());
@@ -183,6 +180,7 @@ void SimDaemon::resume(SessionId session, const std::string& token, std::uint64_
 }
 
 void SimDaemon::set_drained(bool drained) {
+  if (world_.planted(Planted::kDrainedGives)) return;
   pool_.set_drained(drained ? daemon::Pool::Drained::kYes : daemon::Pool::Drained::kNo);
 }
 

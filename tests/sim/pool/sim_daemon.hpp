@@ -151,7 +151,7 @@ class SimDaemon {
   const std::string address_;
   daemon::Pool pool_;
   std::optional<daemon::ManifestLog> log_;
-  daemon::MemberTable members_;
+  std::optional<daemon::MemberTable> members_;
   bool listed_ = false;
   std::map<SegmentId, std::string> keys_;
   std::size_t wiping_ = 0;           ///< segments whose memory is being freed

@@ -37,7 +37,7 @@ void SimWorld::next_fault() {
 void SimWorld::one_fault() {
   const std::uint32_t node = any_node();
   SimMachine& there = machine(node);
-  switch (random_.below(12)) {
+  switch (random_.below(13)) {
     case 0:
     case 1:
       if (there.process != nullptr) kill(node);
@@ -60,6 +60,10 @@ void SimWorld::one_fault() {
     case 8:
     case 9: fault_of_job(); break;
     case 10: fault_of_book(); break;
+    case 11:
+      if (jobs_.size() >= options_.jobs + 4) break;
+      jobs_.push_back(std::make_unique<PoolJob>(*this, static_cast<std::uint32_t>(jobs_.size())));
+      break;
     default:
       if (nodes() < options_.nodes + options_.late_nodes) {
         add_machine(nodes());
@@ -116,6 +120,12 @@ void SimWorld::go_on(std::uint32_t node) {
   there.stopped = false;
   fabric_.resume_peer(there.process->address());
   run_at(*there.process, [](SimDaemon& daemon) { daemon.go_on(); });
+  if (healed_ || random_.below(4) != 0) return;
+  // What was waiting for it is often too much for a process.
+  const auto soon = now() + any(milliseconds(0), milliseconds(200));
+  fibers_.at(soon, [this, node] {
+    if (!healed_ && machine(node).process != nullptr) kill(node);
+  });
 }
 
 void SimWorld::drain(std::uint32_t node) {
@@ -184,7 +194,6 @@ void SimWorld::heal() {
     machine(i).cut_append.reset();
     if (machine(i).process == nullptr) begin_again(i);
     if (machine(i).stopped) go_on(i);
-    if (machine(i).drained) drain(i);
   }
   for (const auto& job : jobs_) job->go_on();
   trace("healed");

@@ -136,7 +136,7 @@ SimDaemon::SimDaemon(SimWorld& world, SimMachine& machine)
       instance_(std::uint64_t{machine.node} << 32U | machine.instances),
       address_("n" + std::to_string(machine.node) + "." + std::to_string(machine.instances)),
       pool_(pool_options(machine), world.now()),
-      members_(kMembersGrace) {
+      members_(std::in_place, kMembersGrace) {
   world_.fabric().add_peer(address_);
 }
 
@@ -189,7 +189,7 @@ void SimDaemon::take_over() {
   }
   kept.alive = world_.now();
   rewrite(std::move(kept));
-  set_drained(machine_.drained);
+  machine_.drained = false;  // the next process does not know of it
   world_.trace("started", machine_.node, pool_.sessions().size());
   check();
   const auto later = [&](Duration after, void (SimDaemon::*act)()) {
@@ -251,20 +251,20 @@ void SimDaemon::look_at_book() {
   world_.at_daemon(machine_.node, instance_, world_.now() + kMembersPeriod,
                    [](SimDaemon& self) { self.look_at_book(); });
   SimBook& book = world_.book();
-  const std::size_t known = members_.others(machine_.id).size();
+  const std::size_t known = members_->others(machine_.id).size();
   if (book.gone) {
-    members_.fail(Error(Errc::kUnavailable, "the phone book is gone"), world_.now());
-    if (world_.planted(Planted::kListLostWithBook)) members_.read({9, 9}, {}, world_.now());
+    members_->fail(Error(Errc::kUnavailable, "the phone book is gone"), world_.now());
+    if (world_.planted(Planted::kListLostWithBook)) members_.emplace(kMembersGrace);
   } else {
     sign_in();
     const auto version = book.stale ? book.old.first : book.version();
-    if (members_.is_news(version)) {
-      members_.read(version, book.stale ? book.old.second : book.list(), world_.now());
+    if (members_->is_news(version)) {
+      members_->read(version, book.stale ? book.old.second : book.list(), world_.now());
     }
-    members_.mend();
+    members_->mend();
   }
-  members_.tick(world_.now());
-  if (book.gone && members_.others(machine_.id).size() < known) {
+  members_->tick(world_.now());
+  if (book.gone && members_->others(machine_.id).size() < known) {
     world_.wrong("without the phone book a list of nodes became shorter");
   }
 }
@@ -286,7 +286,7 @@ void SimDaemon::sign_in() {
   self.instance = instance_;
   book.members[machine_.id] = self;
   book.revision += 1;
-  members_.expect_news();
+  members_->expect_news();
 }
 
 std::vector<daemon::Member> SimBook::list() const {
