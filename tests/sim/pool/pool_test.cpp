@@ -19,7 +19,7 @@ using test::SimWorld;
 const std::uint64_t kQuietSeeds = test::seed_count(10);
 const std::uint64_t kFaultSeeds = test::seed_count(60);
 /// Seeds in which each planted bug has to show.
-constexpr std::uint64_t kPlantedSeeds = 60;
+constexpr std::uint64_t kPlantedSeeds = 120;
 
 SimResult run(SimOptions options) {
   SimWorld world(options);

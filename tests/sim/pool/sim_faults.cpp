@@ -29,8 +29,23 @@ std::uint32_t SimWorld::any_node() {
 void SimWorld::next_fault() {
   fibers_.at(now() + any(milliseconds(5), milliseconds(900)), [this] {
     if (healed_) return;
-    one_fault();
+    if (random_.below(2) == 0) {
+      one_fault();
+    } else {
+      at_a_bad_moment([this] { one_fault(); });
+    }
     next_fault();
+  });
+}
+
+/// While bytes are on their way: few moments of a run are.
+void SimWorld::at_a_bad_moment(std::function<void()> fault) { ambush_ = std::move(fault); }
+
+void SimWorld::bytes_move(std::uint32_t /*job*/) {
+  if (!ambush_) return;
+  fibers_.at(now() + any(Duration{0}, Duration{200'000}), [this] {
+    const auto fault = std::exchange(ambush_, nullptr);
+    if (fault && !healed_) fault();
   });
 }
 
@@ -73,11 +88,19 @@ void SimWorld::one_fault() {
   }
 }
 
+/// Troubles come together: a job that does not hear of it, or another node that is to be emptied.
+void SimWorld::beside(std::uint32_t node) {
+  if (healed_ || jobs_.empty()) return;
+  if (random_.below(4) == 0) cut_for_a_while(node, Breaks::kNo);
+  if (random_.below(6) == 0) drain(static_cast<std::uint32_t>(random_.below(nodes())));
+}
+
 /// Another daemon comes after a while: soon enough for jobs to resume their sessions, most times.
 void SimWorld::kill(std::uint32_t node) {
-  const bool anew = random_.below(5) == 0;
+  const bool anew = random_.below(4) == 0;
   disturb(node);
   counts_.kills += 1;
+  beside(node);
   machine(node).kill(anew ? SimMachine::Left::kNothing : SimMachine::Left::kKept);
   const bool late = random_.below(5) == 0;
   const Duration gone = any(milliseconds(2), late ? milliseconds(5000) : milliseconds(900));
@@ -99,6 +122,7 @@ void SimWorld::stop(std::uint32_t node) {
   if (there.process == nullptr || there.stopped) return;
   disturb(node);
   counts_.stops += 1;
+  beside(node);
   trace("stopped", node);
   there.stopped = true;
   there.stood_since = now();
@@ -139,18 +163,20 @@ void SimWorld::drain(std::uint32_t node) {
 
 void SimWorld::fault_of_network() {
   if (jobs_.empty()) return;
+  cut_for_a_while(any_node(), random_.below(3) == 0 ? Breaks::kYes : Breaks::kNo);
+}
+
+void SimWorld::cut_for_a_while(std::uint32_t node, Breaks breaks) {
   const auto job = static_cast<std::uint32_t>(random_.below(jobs_.size()));
-  const std::uint32_t node = any_node();
   if (is_cut(job, node)) return;
   counts_.cuts += 1;
   cut(job, node);
-  const bool breaks = random_.below(3) == 0;
   const bool lasts = random_.below(3) == 0;
   const Duration pause = any(milliseconds(1), lasts ? milliseconds(5000) : milliseconds(600));
   fibers_.at(now() + pause, [this, job, node, breaks] {
     if (!is_cut(job, node)) return;
     join(job, node);
-    if (!breaks) return;
+    if (breaks == Breaks::kNo) return;
     // A router that forgot the connections: both ends learn of it once they send.
     counts_.breaks += 1;
     for (const auto& control : std::vector(controls_)) {

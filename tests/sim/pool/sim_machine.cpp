@@ -48,7 +48,6 @@ SimMachine::~SimMachine() = default;
 
 void SimMachine::start() {
   HO_CHECK(process == nullptr);
-  note_pause();
   instances += 1;
   process = std::make_unique<SimDaemon>(world_, *this);
   stopped = false;
@@ -103,7 +102,10 @@ void SimMachine::check_left(const Kept& kept) {
       differences += 1;
       continue;
     }
-    if (found->second.lease_end + kManifestUnit < known.renewed + kSimLease) {
+    // What is left of the lease: the time after the last sign of life counts for the session.
+    const Duration ran = stood_since - known.renewed - known.stood_still;
+    const Duration left = found->second.lease_end - kept.alive;
+    if (left + known.early + kManifestUnit < kSimLease - ran) {
       world_.wrong("a lease in the manifest of n" + std::to_string(node) + " is out of date");
     }
     for (const SegmentId segment : known.segments) {
@@ -150,6 +152,7 @@ void SimDaemon::take_over() {
     if (read) {
       kept = std::move(*read);
       machine_.check_left(kept);
+      machine_.note_pause();
     } else {
       world_.wrong("the manifest of n" + std::to_string(machine_.node) +
                    " is refused: " + read.error().message());

@@ -160,6 +160,9 @@ class SimWorld {
   void at_daemon(std::uint32_t node, std::uint64_t instance, TimePoint time,
                  std::function<void(SimDaemon&)> act);
 
+  /// A job moves bytes: a fault that waits for such a moment happens.
+  void bytes_move(std::uint32_t job);
+
   /// When something was last done to the node, or to the job's way there.
   void disturb(std::uint32_t node) { disturbed_[node] = now(); }
   [[nodiscard]] bool disturbed(std::uint32_t job, std::uint32_t node, Duration within) const;
@@ -173,12 +176,16 @@ class SimWorld {
   // Faults: sim_faults.cpp.
   void next_fault();
   void one_fault();
+  void at_a_bad_moment(std::function<void()> fault);
   void kill(std::uint32_t node);
   void begin_again(std::uint32_t node);
   void stop(std::uint32_t node);
   void go_on(std::uint32_t node);
   void fault_of_job();
   void fault_of_network();
+  enum class Breaks : std::uint8_t { kNo, kYes };
+  void cut_for_a_while(std::uint32_t node, Breaks breaks);
+  void beside(std::uint32_t node);
   void fault_of_book();
   void drain(std::uint32_t node);
   void heal();
@@ -199,6 +206,7 @@ class SimWorld {
   std::map<std::uint32_t, TimePoint> disturbed_;
   std::map<std::pair<std::uint32_t, std::uint32_t>, TimePoint> way_disturbed_;
   std::set<std::uint32_t> victims_;  ///< nodes that faults of this run are about; empty: any
+  std::function<void()> ambush_;     ///< happens once a job moves bytes
   bool closing_ = false;
   bool healed_ = false;
   std::string wrong_;
