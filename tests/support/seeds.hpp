@@ -42,4 +42,13 @@ void for_each_seed(std::uint64_t count, Body&& body) {
   for (std::uint64_t seed = 1; seed <= count; ++seed) body(seed);
 }
 
+/// The same for seeds that differ from run to run where HO_SEEDS_FROM is in the environment
+/// (`tools/test --all` sets it): from that number on. HO_SEED replays one at the same commit.
+template <typename Body>
+void for_each_fresh_seed(std::uint64_t count, Body&& body) {
+  const char* const from = std::getenv("HO_SEEDS_FROM");
+  const std::uint64_t first = from == nullptr ? 0 : std::strtoull(from, nullptr, 10);
+  for_each_seed(count, [&](std::uint64_t seed) { body(only_seed() ? seed : first + seed); });
+}
+
 }  // namespace ho::test

@@ -2,6 +2,7 @@
 #include "tests/sim/pool/sim_world.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 
@@ -16,6 +17,36 @@ namespace {
 constexpr Duration kHealTime = std::chrono::seconds(5);
 /// By then all jobs have ended, or never will.
 constexpr Duration kEndTime = std::chrono::seconds(30);
+
+struct CountName {
+  const char* name;
+  std::uint64_t SimCounts::*count;
+};
+constexpr auto kCounts = std::to_array<CountName>({
+    {"kills", &SimCounts::kills},
+    {"torn appends", &SimCounts::torn_appends},
+    {"restarts", &SimCounts::restarts},
+    {"new starts", &SimCounts::new_starts},
+    {"stops", &SimCounts::stops},
+    {"drains", &SimCounts::drains},
+    {"cuts", &SimCounts::cuts},
+    {"breaks", &SimCounts::breaks},
+    {"job pauses", &SimCounts::job_pauses},
+    {"job kills", &SimCounts::job_kills},
+    {"book faults", &SimCounts::book_faults},
+    {"late nodes", &SimCounts::late_nodes},
+    {"steps", &SimCounts::steps},
+    {"gets", &SimCounts::gets},
+    {"resumed", &SimCounts::resumed},
+    {"lost nodes", &SimCounts::lost_nodes},
+    {"repaired", &SimCounts::repaired},
+    {"found nodes", &SimCounts::found_nodes},
+    {"lapsed", &SimCounts::lapsed},
+    {"failed jobs", &SimCounts::failed_jobs},
+    {"finished jobs", &SimCounts::finished_jobs},
+    {"events", &SimCounts::events},
+    {"stale values", &SimCounts::stale_values},
+});
 
 }  // namespace
 
@@ -221,9 +252,15 @@ void SimWorld::check_end() {
 }
 
 void SimCounts::add(const SimCounts& other) {
-  auto* const to = reinterpret_cast<std::uint64_t*>(this);
-  const auto* const from = reinterpret_cast<const std::uint64_t*>(&other);
-  for (std::size_t i = 0; i < sizeof(SimCounts) / sizeof(std::uint64_t); ++i) to[i] += from[i];
+  for (const auto& [name, count] : kCounts) this->*count += other.*count;
+}
+
+std::string SimCounts::text() const {
+  std::string out;
+  for (const auto& [name, count] : kCounts) {
+    out += (out.empty() ? "" : ", ") + std::to_string(this->*count) + " " + name;
+  }
+  return out;
 }
 
 }  // namespace ho::test

@@ -88,6 +88,7 @@ struct SimCounts {
   std::uint64_t stale_values = 0;
 
   void add(const SimCounts& other);
+  [[nodiscard]] std::string text() const;
 };
 
 struct SimOptions {
