@@ -229,7 +229,7 @@ void PoolJob::turn() {
     any = any || busy;
   }
   if (any) wake_all();
-  if (transport_->in_flight() > 1) world_.bytes_move(number_);
+  if (transport_->in_flight() > 1) world_.bad_moment();
   const bool late = transport_->lingering() > 0;
   if (!mover_->busy() && !late) return;
   const TimePoint look = world_.now() + (transport_->in_flight() > 0 ? kLateLook : kIdleLook);

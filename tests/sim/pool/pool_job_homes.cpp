@@ -307,7 +307,10 @@ void PoolJob::check_homes() {
         const Node& node = nodes_[extent.node.value()];
         const SimMachine& there = world_.machine(node.machine);
         const auto memory = there.store.find(extent.segment);
-        if (node.lost()) break;
+        // It may be lost without the job's knowing it.
+        const bool has_session = node.control->hello.incarnation == there.incarnation &&
+                                 there.truth.contains(node.session.id);
+        if (node.lost() || !has_session) break;
         reached = true;
         if (memory == there.store.end()) break;
         const std::uint64_t in = at - extent.begin_bytes;

@@ -108,6 +108,7 @@ Result<PoolJob::Arena*> PoolJob::take(const std::vector<client::Stripe>& stripes
         [session, bytes](SimDaemon& daemon, const SimReply<std::vector<SimGrant>>& reply) {
           daemon.grant(session.id, session.token, bytes, reply);
         });
+    world_.bad_moment();
   });
   auto arena = std::make_unique<Arena>();
   std::map<std::uint32_t, std::size_t> first;

@@ -331,7 +331,7 @@ void PoolJob::check_loss(NodeIndex index) {
     const bool has_ended = anew || !there.truth.contains(node.session.id);
     if (!has_ended && world_.now() < node.lease_end) wrong(words + ", although it has not ended");
   } else if (reason == FaultReason::kRestarted) {
-    const bool has_ended = anew || there.ended.contains(node.session.id);
+    const bool has_ended = anew || !there.truth.contains(node.session.id);
     if (!has_ended) wrong(words + ", although the next daemon has the session");
   }
   if (!was_paused && !world_.disturbed(number_, node.machine, kExplains)) {

@@ -189,7 +189,6 @@ void SimDaemon::end_session(SessionId session, const std::function<void()>& done
   const std::vector<SegmentId> live = pool_.close_session(session);
   if (!world_.planted(Planted::kSessionEndNotKept)) keep(SessionEnded{session});
   machine_.truth.erase(session);
-  machine_.ended.insert(session);
   end_segments(live, done);
 }
 

@@ -82,7 +82,6 @@ class SimMachine {
 
   // The checker's.
   std::map<SessionId, SessionTruth> truth;
-  std::set<SessionId> ended;  ///< of this incarnation
   std::set<std::uint64_t> session_ids;
   std::set<std::uint64_t> segment_ids;
   std::vector<std::shared_ptr<SimMemory>> freed;  ///< filled with a pattern

@@ -38,10 +38,10 @@ void SimWorld::next_fault() {
   });
 }
 
-/// While bytes are on their way: few moments of a run are.
+/// While bytes are on their way, or some of several grants are answered: few moments of a run are.
 void SimWorld::at_a_bad_moment(std::function<void()> fault) { ambush_ = std::move(fault); }
 
-void SimWorld::bytes_move(std::uint32_t /*job*/) {
+void SimWorld::bad_moment() {
   if (!ambush_) return;
   fibers_.at(now() + any(Duration{0}, Duration{200'000}), [this] {
     const auto fault = std::exchange(ambush_, nullptr);

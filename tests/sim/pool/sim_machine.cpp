@@ -75,7 +75,6 @@ void SimMachine::kill(Left left) {
   store.clear();
   manifest.clear();
   truth.clear();
-  ended.clear();
   session_ids.clear();
   segment_ids.clear();
   incarnation = 0;

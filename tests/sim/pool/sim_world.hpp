@@ -161,8 +161,8 @@ class SimWorld {
   void at_daemon(std::uint32_t node, std::uint64_t instance, TimePoint time,
                  std::function<void(SimDaemon&)> act);
 
-  /// A job moves bytes: a fault that waits for such a moment happens.
-  void bytes_move(std::uint32_t job);
+  /// A job moves bytes, or waits for memory: a fault that waits for such a moment happens.
+  void bad_moment();
 
   /// When something was last done to the node, or to the job's way there.
   void disturb(std::uint32_t node) { disturbed_[node] = now(); }
