@@ -30,6 +30,8 @@ enum class Planted : std::uint8_t {
   kAnyIncarnation,
   kListLostWithBook,
   kSessionsEndWithBook,
+  kHoldForgotten,
+  kShareStays,
   // Jobs.
   kNotRenewedAfterResume,
   kSilentIsLost,
@@ -45,6 +47,7 @@ enum class Planted : std::uint8_t {
   kLeaseIgnored,
   kOneHomeWritten,
   kSessionsNotClosed,
+  kPublishedEarly,
   // Drivers.
   kPutDoneEarly,
   kGetDoneEarly,
@@ -76,6 +79,8 @@ inline constexpr auto kPlanted = std::to_array<PlantedName>({
     {Planted::kAnyIncarnation, "a daemon started anew resumes a session of the last incarnation"},
     {Planted::kListLostWithBook, "without the phone book the list of nodes is empty"},
     {Planted::kSessionsEndWithBook, "without the phone book sessions end"},
+    {Planted::kHoldForgotten, "a part of an object is dropped while a reader has it open"},
+    {Planted::kShareStays, "a reader's key stays valid after the publisher's segment has ended"},
     {Planted::kNotRenewedAfterResume, "a resumed session is not renewed"},
     {Planted::kSilentIsLost, "one renewal without an answer loses the node"},
     {Planted::kSameDaemonTaken, "puts are repeated at the process that has the old ones"},
@@ -90,6 +95,7 @@ inline constexpr auto kPlanted = std::to_array<PlantedName>({
     {Planted::kLeaseIgnored, "operations outlive the lease on the memory"},
     {Planted::kOneHomeWritten, "a write between steps reaches one home and counts for both"},
     {Planted::kSessionsNotClosed, "a job that ends renews its sessions for ever"},
+    {Planted::kPublishedEarly, "a part is published before its bytes have arrived"},
     {Planted::kPutDoneEarly, "a put is complete before it is visible"},
     {Planted::kGetDoneEarly, "a get is complete before all bytes are there"},
     {Planted::kGivenBackGetWrites, "a get that was given back writes the memory later"},

@@ -50,7 +50,8 @@ PoolJob::PoolJob(SimWorld& world, std::uint32_t number)
                                               random_.next());
   transport_->set_flaw(flaw_of(world_));
   transport_->lease_end = [this](transport::RegionId region) {
-    return nodes_[region_nodes_.at(region).value()].lease_end;
+    const auto node = region_nodes_.find(region);
+    return node != region_nodes_.end() ? nodes_[node->second.value()].lease_end : TimePoint::max();
   };
   transport_->outlives = [this] { wrong("an operation may outlive the lease on its memory"); };
   client::DriverPort port;
@@ -62,8 +63,10 @@ PoolJob::PoolJob(SimWorld& world, std::uint32_t number)
   mover_.emplace(std::vector<client::DriverPort>{port}, world_.clock());
   arena_.resize(std::max<std::uint64_t>(schedule_.arena_bytes, 64));
   bounce_.resize(kBounceBytes);
+  object_bytes_.resize(kObjectBytes);
   arena_handles_ = *mover_->register_memory(arena_);
   bounce_handles_ = *mover_->register_memory(bounce_);
+  object_handles_ = *mover_->register_memory(object_bytes_);
   // Jobs begin one after the other.
   const TimePoint begin = world_.now() + world_.any(Duration{0}, milliseconds(300));
   world_.fibers().at(begin, [this] {
@@ -114,7 +117,9 @@ void PoolJob::main() {
     closing_ = false;
     return;  // its other threads go on
   }
-  world_.fibers().wait_until([this] { return !renewing_; }, TimePoint::max());
+  world_.fibers().wait_until(
+      [this] { return !renewing_ && (objects_ == nullptr || world_.fibers().ended(objects_)); },
+      TimePoint::max());
   close_sessions();
   over_ = true;
   dead_ = true;
@@ -149,6 +154,9 @@ void PoolJob::work() {
     }
   }
   check_two_domains();
+  const std::uint64_t role = random_.below(4);
+  if (role == 0) objects_ = spawn([this] { publish_objects(); });
+  if (role == 1) objects_ = spawn([this] { read_objects(); });
   // Some jobs end while faults go on.
   const bool ends = random_.below(3) == 0;
   const TimePoint end = ends ? world_.now() + world_.any(milliseconds(200), std::chrono::seconds(5))
@@ -240,7 +248,8 @@ void PoolJob::turn() {
 void PoolJob::done(const client::TransferDone& done) {
   const bool unanswered = done.code == Errc::kDeadline || done.code == Errc::kUnavailable;
   if (unanswered && !done.yielded) report_unresponsive(done.node);
-  if (done.code == Errc::kPermissionDenied) {
+  // What another session published may end at any time.
+  if (done.code == Errc::kPermissionDenied && done.owner == kOwner) {
     const Node& node = nodes_[done.node.value()];
     const SimMachine& there = world_.machine(node.machine);
     const bool may = !node.lost() && !node.control->closed && there.process != nullptr &&

@@ -160,6 +160,10 @@ class PoolJob {
   [[nodiscard]] Result<void> move_now(client::Direction direction, const client::ArenaMap& map,
                                       std::uint64_t offset, std::span<std::byte> memory,
                                       Duration late_after = {});
+  /// `memory` lies within what `handles` are for.
+  [[nodiscard]] Result<void> move(client::Direction direction, const client::ArenaMap& map,
+                                  std::uint64_t offset, std::span<std::byte> memory,
+                                  const client::LocalHandles& handles, Duration late_after = {});
   [[nodiscard]] Result<void> put(Held& held, std::uint64_t parity, std::uint8_t& missed);
   [[nodiscard]] Result<void> write(Held& held);
   [[nodiscard]] Result<void> read(const Held& held);
@@ -170,6 +174,20 @@ class PoolJob {
   [[nodiscard]] bool whole(const Held& held) const;
   void check_homes();
   void check_two_domains();
+
+  // Published objects: pool_job_objects.cpp.
+  struct Published {
+    ObjectPartId id;
+    NodeIndex node;
+    Arena* arena = nullptr;
+    bool listed = false;  ///< else its memory is free for the next version
+  };
+  void publish_objects();
+  void read_objects();
+  [[nodiscard]] bool publish_one();
+  void drop_one(Published& one);
+  void read_one(NodeIndex node);
+  void read_part(NodeIndex node, const ObjectPartId& id, const SimDaemon::OpenPart& open);
 
   // Steps: pool_job_steps.cpp.
   [[nodiscard]] bool step();
@@ -213,6 +231,19 @@ class PoolJob {
   bool running_ = false;
   std::uint64_t steps_ = 0;
   std::uint64_t run_steps_ = 0;
+  Fibers::Fiber* objects_ = nullptr;  ///< null: it neither publishes nor reads
+  std::vector<Published> published_;
+  std::uint64_t next_object_ = 1;
+  std::vector<std::byte> object_bytes_;
+  client::LocalHandles object_handles_{};
+  /// Memory of another session that this one reads. Stale once its daemon is restarted.
+  struct SharedRead {
+    NodeIndex node;
+    SegmentId segment;
+    client::ArenaMap map;
+    bool stale = false;
+  };
+  std::optional<SharedRead> shared_read_;
   std::map<std::uint64_t, Ticket> tickets_;
   std::uint64_t next_ticket_ = 0;
   std::optional<TimePoint> next_turn_;

@@ -35,22 +35,32 @@ Result<PoolJob::Arena*> PoolJob::grant(std::uint64_t bytes, const std::vector<No
   }
 }
 
-/// As Pool::move_registered(), by way of the bounce memory; one thread of the job at a time.
+/// By way of the bounce memory; one thread of the job at a time.
 Result<void> PoolJob::move_now(client::Direction direction, const client::ArenaMap& map,
                                std::uint64_t offset, std::span<std::byte> memory,
                                Duration late_after) {
   HO_CHECK(memory.size() <= bounce_.size());
   const bool put = direction == client::Direction::kPut;
-  if (put) std::copy(memory.begin(), memory.end(), bounce_.begin());
+  const auto bounce = std::span(bounce_).first(memory.size());
+  if (put) std::copy(memory.begin(), memory.end(), bounce.begin());
+  auto done = move(direction, map, offset, bounce, bounce_handles_, late_after);
+  if (done && !put) std::copy(bounce.begin(), bounce.end(), memory.begin());
+  return done;
+}
+
+/// As Pool::move_registered().
+Result<void> PoolJob::move(client::Direction direction, const client::ArenaMap& map,
+                           std::uint64_t offset, std::span<std::byte> memory,
+                           const client::LocalHandles& handles, Duration late_after) {
   client::Transfer transfer;
   transfer.owner = 0;
   transfer.cookie = next_ticket_++;
   transfer.direction = direction;
   transfer.arena = &map;
   transfer.arena_offset_bytes = offset;
-  transfer.memory = bounce_.data();
+  transfer.memory = memory.data();
   transfer.bytes = memory.size();
-  transfer.local = bounce_handles_;
+  transfer.local = handles;
   transfer.late_after = late_after;
   tickets_[transfer.cookie] = {};
   HO_CHECK(mover_->start(transfer).ok());
@@ -59,7 +69,6 @@ Result<void> PoolJob::move_now(client::Direction direction, const client::ArenaM
   const Errc code = tickets_[transfer.cookie].code;
   tickets_.erase(transfer.cookie);
   if (code != Errc::kOk) return Error(code, "a transfer failed");
-  if (!put) std::copy_n(bounce_.begin(), memory.size(), memory.begin());
   return {};
 }
 

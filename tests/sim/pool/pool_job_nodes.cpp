@@ -295,6 +295,12 @@ Result<void> PoolJob::reconnect(NodeIndex index, const ResumedSession& resumed) 
       arena->map.set_region(held.id, index, *region);
     }
   }
+  if (shared_read_ && shared_read_->node == index && !shared_read_->stale) {
+    // The next daemon knows neither of the grant nor of what keeps the bytes as they are.
+    transport_->detach(shared_read_->map.extents().front().region);
+    shared_read_->map.set_region(shared_read_->segment, index, transport::RegionId());
+    shared_read_->stale = true;
+  }
   node.peer = *peer;
   node.address = resumed.address;
   network_changed(node.machine);

@@ -184,11 +184,21 @@ void SimDaemon::set_drained(bool drained) {
   pool_.set_drained(drained ? daemon::Pool::Drained::kYes : daemon::Pool::Drained::kNo);
 }
 
+template <typename Ends>
+void SimDaemon::end_shares(const Ends& ends) {
+  std::erase_if(shares_, [&](const auto& one) {
+    if (!ends(one.second)) return false;
+    world_.fabric().revoke(one.second.key);
+    return true;
+  });
+}
+
 /// As Grants::close_session().
 void SimDaemon::end_session(SessionId session, const std::function<void()>& done) {
   const std::vector<SegmentId> live = pool_.close_session(session);
   if (!world_.planted(Planted::kSessionEndNotKept)) keep(SessionEnded{session});
   machine_.truth.erase(session);
+  end_shares([session](const auto& share) { return share.session == session; });
   end_segments(live, done);
 }
 
@@ -204,6 +214,9 @@ void SimDaemon::end_segments(const std::vector<SegmentId>& segments,
     }
     if (!world_.planted(Planted::kKeyStays)) world_.fabric().revoke(keys_.at(id));
     keys_.erase(id);
+    if (!world_.planted(Planted::kShareStays)) {
+      end_shares([id](const auto& share) { return share.segment == id; });
+    }
     memory.push_back(machine_.store.at(id));
     if (world_.planted(Planted::kBytesFreeEarly)) pool_.forget(id);
   }
@@ -242,6 +255,7 @@ std::shared_ptr<SimMemory> SimDaemon::memory(SegmentId segment) const {
 void SimDaemon::tick() {
   world_.at_daemon(machine_.node, instance_, world_.now() + pool_.tick_period(),
                    [](SimDaemon& self) { self.tick(); });
+  objects_.tick();
   auto lapsed = pool_.tick(world_.now());
   for (const auto& [id, session] : pool_.sessions()) {
     if (!pool_.leases_moved() || world_.planted(Planted::kStopNotKept)) continue;

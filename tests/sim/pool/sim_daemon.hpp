@@ -96,8 +96,8 @@ class SimMachine {
 
 /// A daemon process. The pool, the manifest's log, the list of members and the directory of objects
 /// are the real ones. What production does between them with threads and sockets is modelled here:
-/// daemon/control/service, daemon/grant/grants, daemon/takeover, daemon/keep/keeper and
-/// daemon/membership/membership.
+/// daemon/control/{service,service_objects}, daemon/grant/{grants,shares}, daemon/takeover,
+/// daemon/keep/keeper and daemon/membership/membership.
 class SimDaemon {
  public:
   SimDaemon(SimWorld& world, SimMachine& machine);
@@ -123,6 +123,22 @@ class SimDaemon {
               const SimReply<ResumedSession>& reply);
   void set_drained(bool drained);
 
+  // Published objects: sim_objects.cpp.
+  /// Access to a part that is open.
+  struct OpenPart {
+    std::uint64_t hold = 0;
+    SimGrant segment;
+  };
+  void publish(SessionId session, const std::string& token, const ObjectPart& part,
+               const SimReply<bool>& reply);
+  void drop(SessionId session, const std::string& token, const ObjectPartId& id,
+            const SimReply<bool>& reply);
+  [[nodiscard]] std::vector<ObjectPart> find_parts() const;
+  void open_part(SessionId session, const std::string& token, const ObjectPartId& id,
+                 const SimReply<OpenPart>& reply);
+  void close_part(SessionId session, const std::string& token, std::uint64_t hold,
+                  const SimReply<bool>& reply);
+
   [[nodiscard]] std::uint64_t instance() const { return instance_; }
   [[nodiscard]] const std::string& address() const { return address_; }
   [[nodiscard]] const daemon::Pool& pool() const { return pool_; }
@@ -142,6 +158,8 @@ class SimDaemon {
             const SimReply<std::vector<SimGrant>>& reply);
   void expose(SegmentId segment, const std::shared_ptr<SimMemory>& memory);
   void check_lapse(SessionId session) const;
+  template <typename Ends>
+  void end_shares(const Ends& ends);
   [[nodiscard]] SimGrant granted(SegmentId segment) const;
 
   SimWorld& world_;
@@ -150,6 +168,14 @@ class SimDaemon {
   const std::string address_;
   daemon::Pool pool_;
   std::optional<daemon::ManifestLog> log_;
+  daemon::ObjectDirectory objects_;
+  /// Access of one session to a segment of another, by its hold.
+  struct Share {
+    SessionId session;
+    SegmentId segment;
+    std::string key;
+  };
+  std::map<std::uint64_t, Share> shares_;
   std::optional<daemon::MemberTable> members_;
   bool listed_ = false;
   std::map<SegmentId, std::string> keys_;

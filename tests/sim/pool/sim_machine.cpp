@@ -137,6 +137,7 @@ SimDaemon::SimDaemon(SimWorld& world, SimMachine& machine)
       instance_(std::uint64_t{machine.node} << 32U | machine.instances),
       address_("n" + std::to_string(machine.node) + "." + std::to_string(machine.instances)),
       pool_(pool_options(machine), world.now()),
+      objects_(pool_, instance_ << 16U | 1U),
       members_(std::in_place, kMembersGrace) {
   world_.fabric().add_peer(address_);
 }

@@ -46,6 +46,8 @@ constexpr auto kCounts = std::to_array<CountName>({
     {"finished jobs", &SimCounts::finished_jobs},
     {"events", &SimCounts::events},
     {"stale values", &SimCounts::stale_values},
+    {"published", &SimCounts::published},
+    {"object reads", &SimCounts::object_reads},
 });
 
 }  // namespace

@@ -30,6 +30,8 @@ inline constexpr Duration kSimLease = std::chrono::seconds(3);
 /// For so long a job looks for the next daemon.
 inline constexpr Duration kSimResume = std::chrono::seconds(2);
 inline constexpr std::uint64_t kSimSegmentBytes = 2 * 1024 * 1024;
+/// Of a part of an object that a job publishes.
+inline constexpr std::uint64_t kObjectBytes = 12 * 1024;
 /// For the answer to any control request, as client/pool has it.
 inline constexpr Duration kControlTimeout = std::chrono::seconds(2);
 /// A simulated segment has this part of its bytes: what jobs are told that it has.
@@ -86,6 +88,8 @@ struct SimCounts {
   std::uint64_t finished_jobs = 0;
   std::uint64_t events = 0;
   std::uint64_t stale_values = 0;
+  std::uint64_t published = 0;  ///< versions of objects
+  std::uint64_t object_reads = 0;
 
   void add(const SimCounts& other);
   [[nodiscard]] std::string text() const;
