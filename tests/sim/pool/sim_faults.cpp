@@ -52,7 +52,7 @@ void SimWorld::bad_moment() {
 void SimWorld::one_fault() {
   const std::uint32_t node = any_node();
   SimMachine& there = machine(node);
-  switch (random_.below(13)) {
+  switch (random_.below(14)) {
     case 0:
     case 1:
       if (there.process != nullptr) kill(node);
@@ -72,6 +72,11 @@ void SimWorld::one_fault() {
     case 5: stop(node); break;
     case 6: drain(node); break;
     case 7: fault_of_network(); break;
+    case 13:
+      if (!jobs_.empty()) {
+        break_connections(static_cast<std::uint32_t>(random_.below(jobs_.size())), node);
+      }
+      break;
     case 8:
     case 9: fault_of_job(); break;
     case 10: fault_of_book(); break;
@@ -101,6 +106,10 @@ void SimWorld::kill(std::uint32_t node) {
   disturb(node);
   counts_.kills += 1;
   beside(node);
+  // Who hears of it late meets sessions that others have opened since.
+  if (anew && !jobs_.empty() && random_.below(2) == 0) {
+    cut_for(node, any(milliseconds(400), milliseconds(1800)), Breaks::kNo);
+  }
   machine(node).kill(anew ? SimMachine::Left::kNothing : SimMachine::Left::kKept);
   const bool late = random_.below(5) == 0;
   const Duration gone = any(milliseconds(2), late ? milliseconds(5000) : milliseconds(900));
@@ -167,22 +176,30 @@ void SimWorld::fault_of_network() {
 }
 
 void SimWorld::cut_for_a_while(std::uint32_t node, Breaks breaks) {
+  const bool lasts = random_.below(3) == 0;
+  cut_for(node, any(milliseconds(1), lasts ? milliseconds(5000) : milliseconds(600)), breaks);
+}
+
+void SimWorld::cut_for(std::uint32_t node, Duration pause, Breaks breaks) {
   const auto job = static_cast<std::uint32_t>(random_.below(jobs_.size()));
   if (is_cut(job, node)) return;
   counts_.cuts += 1;
   cut(job, node);
-  const bool lasts = random_.below(3) == 0;
-  const Duration pause = any(milliseconds(1), lasts ? milliseconds(5000) : milliseconds(600));
   fibers_.at(now() + pause, [this, job, node, breaks] {
     if (!is_cut(job, node)) return;
     join(job, node);
-    if (breaks == Breaks::kNo) return;
-    // A router that forgot the connections: both ends learn of it once they send.
-    counts_.breaks += 1;
-    for (const auto& control : std::vector(controls_)) {
-      if (control->job == job && control->node == node) close(control);
-    }
+    if (breaks == Breaks::kYes) break_connections(job, node);
   });
+}
+
+/// A router that forgot the connections: both ends learn of it once they send.
+void SimWorld::break_connections(std::uint32_t job, std::uint32_t node) {
+  counts_.breaks += 1;
+  way_disturbed_[{job, node}] = now();
+  trace("breaks", job, node);
+  for (const auto& control : std::vector(controls_)) {
+    if (control->job == job && control->node == node) close(control);
+  }
 }
 
 void SimWorld::fault_of_job() {

@@ -190,6 +190,8 @@ class SimWorld {
   void fault_of_network();
   enum class Breaks : std::uint8_t { kNo, kYes };
   void cut_for_a_while(std::uint32_t node, Breaks breaks);
+  void cut_for(std::uint32_t node, Duration pause, Breaks breaks);
+  void break_connections(std::uint32_t job, std::uint32_t node);
   void beside(std::uint32_t node);
   void fault_of_book();
   void drain(std::uint32_t node);
