@@ -296,6 +296,13 @@ void PoolJob::check_faults() {
   }
 }
 
+std::optional<std::uint32_t> PoolJob::busy_node() const {
+  for (std::uint32_t i = 0; i < nodes_.size() && !dead_; ++i) {
+    if (!nodes_[i].lost() && !mover_->quiet(NodeIndex(i))) return nodes_[i].machine;
+  }
+  return std::nullopt;
+}
+
 void PoolJob::kill() {
   if (dead_ || over_) return;
   world_.trace("job killed", number_);

@@ -56,6 +56,8 @@ class PoolJob {
   void pause();
   void go_on();
   void connection_closed();
+  /// The machine of a node that it moves bytes from or to.
+  [[nodiscard]] std::optional<std::uint32_t> busy_node() const;
   void network_changed(std::uint32_t machine);
   /// All faults are over, and time has passed: nothing is lost, held or copied any more.
   void check_healed();

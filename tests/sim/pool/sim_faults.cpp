@@ -52,7 +52,7 @@ void SimWorld::bad_moment() {
 void SimWorld::one_fault() {
   const std::uint32_t node = any_node();
   SimMachine& there = machine(node);
-  switch (random_.below(14)) {
+  switch (random_.below(15)) {
     case 0:
     case 1:
       if (there.process != nullptr) kill(node);
@@ -73,8 +73,10 @@ void SimWorld::one_fault() {
     case 6: drain(node); break;
     case 7: fault_of_network(); break;
     case 13:
+    case 14:
       if (!jobs_.empty()) {
-        break_connections(static_cast<std::uint32_t>(random_.below(jobs_.size())), node);
+        const auto job = static_cast<std::uint32_t>(random_.below(jobs_.size()));
+        break_connections(job, jobs_[job]->busy_node().value_or(node));
       }
       break;
     case 8:
