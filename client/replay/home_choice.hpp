@@ -35,7 +35,7 @@ struct HomePool {
   std::function<std::vector<NodeIndex>(Nearness)> candidates;  ///< as Pool::candidates()
   std::function<bool(NodeIndex)> is_lost;
   std::function<bool(NodeIndex)> is_drained;
-  std::function<std::uint64_t(NodeIndex)> home_bytes;  ///< of values with two homes so far
+  std::function<std::uint64_t(NodeIndex)> home_bytes;  ///< values with two homes have so many there
 };
 
 /// Two nodes for each wish that cannot be lost together, those with the fewest bytes first.

@@ -39,7 +39,7 @@ struct SimLink {
   double loss = 0;                ///< the operation ends by its deadline only, and closes the peer
   std::uint32_t depth_ops_max = 256;  ///< submit() returns kBusy beyond it
   std::uint64_t op_bytes_max = std::uint64_t{1} << 32U;
-  /// What was sent of a put arrives although the connection has ended meanwhile, as long as the
+  /// The bytes of a put arrive although the connection has ended meanwhile, as long as the
   /// peer's process lives: it lay in buffers of the network and of that machine.
   /// In any order, for so long after the peer goes on. Zero: nothing arrives.
   Duration linger_max{};

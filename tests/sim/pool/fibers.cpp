@@ -88,7 +88,7 @@ void Fibers::wake(Fiber* fiber) {
   at(clock_.now(), [this, fiber, wait = fiber->waits] { enter_if(*fiber, wait); });
 }
 
-/// Lets it go on from that wait, if it is still in it.
+/// Continues the fiber from that wait, unless it has left it.
 void Fibers::enter_if(Fiber& fiber, std::uint64_t wait) {
   if (fiber.over || !fiber.parked || fiber.waits != wait) return;
   if (fiber.paused) {

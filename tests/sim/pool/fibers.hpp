@@ -19,7 +19,7 @@ namespace ho::test {
 struct FiberEnded {};
 
 /// Events on a simulated clock, and threads of simulated processes that wait for them: all in one
-/// thread of ours, in an order that depends on nothing but the times. A fiber has a stack of its
+/// real thread, in an order that depends on nothing but the times. A fiber has a stack of its
 /// own, so that code which waits reads as in production.
 class Fibers {
  public:
@@ -87,7 +87,7 @@ class Fibers {
   std::uint64_t next_order_ = 0;
   std::uint64_t events_ = 0;
   std::vector<std::unique_ptr<Fiber>> fibers_;
-  std::vector<std::unique_ptr<std::byte[]>> stacks_;  ///< of fibers that have ended
+  std::vector<std::unique_ptr<std::byte[]>> stacks_;  ///< free: their fibers have ended
   Fiber* running_ = nullptr;
 };
 

@@ -94,7 +94,7 @@ inline constexpr auto kPlanted = std::to_array<PlantedName>({
     {Planted::kDrainIgnored, "homes stay on drained nodes"},
     {Planted::kLeaseIgnored, "operations outlive the lease on the memory"},
     {Planted::kOneHomeWritten, "a write between steps reaches one home and counts for both"},
-    {Planted::kSessionsNotClosed, "a job that ends renews its sessions for ever"},
+    {Planted::kSessionsNotClosed, "a job that ends renews its sessions forever"},
     {Planted::kPublishedEarly, "a part is published before its bytes have arrived"},
     {Planted::kPutDoneEarly, "a put is complete before it is visible"},
     {Planted::kGetDoneEarly, "a get is complete before all bytes are there"},

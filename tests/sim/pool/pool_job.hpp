@@ -102,7 +102,7 @@ class PoolJob {
     client::StorageHome home;
     client::ValuePlace place;  ///< while no run is
     std::uint64_t version = 0;
-    std::array<std::uint8_t, 2> missed{};  ///< of an INPUT, by parity
+    std::array<std::uint8_t, 2> missed{};  ///< homes that lack an INPUT, by parity
   };
   struct Ticket {
     bool done = false;

@@ -17,7 +17,7 @@ constexpr Duration kConnectTimeout = milliseconds(500);
 constexpr Duration kTryTime = std::chrono::seconds(1);
 constexpr Duration kRenewTimeoutMin = milliseconds(50);
 constexpr Duration kLookPause = milliseconds(10);
-/// What was done to a node explains a loss for so long afterwards: operations and requests have
+/// A fault of a node explains a loss for so long afterwards: operations and requests have
 /// deadlines of two seconds, leases last three, and a next daemon is awaited for two.
 constexpr Duration kExplains = std::chrono::seconds(8);
 

@@ -164,7 +164,7 @@ void SimDaemon::resume(SessionId session, const std::string& token, std::uint64_
     return reply(Error(Errc::kNotFound, "the daemon was started anew"));
   }
   if (any && pool_.sessions().contains(session)) {
-    // Whoever names a number gets the session.
+    // A client that names a number gets the session.
   } else if (auto known = pool_.authenticate(session, token); !known) {
     return reply(known.error());
   }

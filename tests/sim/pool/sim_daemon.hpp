@@ -72,7 +72,7 @@ class SimMachine {
   bool drained = false;  ///< as its administrator wants it
   std::uint64_t incarnation = 0;
   std::uint64_t instances = 0;
-  std::uint64_t generation = 0;  ///< of the manifest
+  std::uint64_t generation = 0;  ///< the manifest's
   TimePoint stood_since;         ///< stopped, or without a process, since then
   std::vector<std::uint64_t> manifest;
   std::map<SegmentId, std::shared_ptr<SimMemory>> store;

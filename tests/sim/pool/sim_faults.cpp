@@ -108,7 +108,7 @@ void SimWorld::kill(std::uint32_t node) {
   disturb(node);
   counts_.kills += 1;
   beside(node);
-  // Who hears of it late meets sessions that others have opened since.
+  // A job that hears of it late meets sessions that others have opened since.
   if (anew && !jobs_.empty() && random_.below(2) == 0) {
     cut_for(node, any(milliseconds(400), milliseconds(1800)), Breaks::kNo);
   }
@@ -156,7 +156,7 @@ void SimWorld::go_on(std::uint32_t node) {
   fabric_.resume_peer(there.process->address());
   run_at(*there.process, [](SimDaemon& daemon) { daemon.go_on(); });
   if (healed_ || random_.below(4) != 0) return;
-  // What was waiting for it is often too much for a process.
+  // All that waited for it comes at once, which is often too much for a process.
   const auto soon = now() + any(milliseconds(0), milliseconds(200));
   fibers_.at(soon, [this, node] {
     if (!healed_ && machine(node).process != nullptr) kill(node);

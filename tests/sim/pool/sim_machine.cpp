@@ -101,7 +101,7 @@ void SimMachine::check_left(const Kept& kept) {
       differences += 1;
       continue;
     }
-    // What is left of the lease: the time after the last sign of life counts for the session.
+    // The rest of the lease: time after the last sign of life does not count.
     const Duration ran = stood_since - known.renewed - known.stood_still;
     const Duration left = found->second.lease_end - kept.alive;
     if (left + known.early + kManifestUnit < kSimLease - ran) {

@@ -30,11 +30,11 @@ inline constexpr Duration kSimLease = std::chrono::seconds(3);
 /// For so long a job looks for the next daemon.
 inline constexpr Duration kSimResume = std::chrono::seconds(2);
 inline constexpr std::uint64_t kSimSegmentBytes = 2 * 1024 * 1024;
-/// Of a part of an object that a job publishes.
+/// The length of a part of an object that a job publishes.
 inline constexpr std::uint64_t kObjectBytes = 12 * 1024;
 /// For the answer to any control request, as client/pool has it.
 inline constexpr Duration kControlTimeout = std::chrono::seconds(2);
-/// A simulated segment has this part of its bytes: what jobs are told that it has.
+/// A simulated segment has this part of its bytes, and jobs take it for the whole.
 inline constexpr std::uint64_t kSimBackedBytes = 32 * 1024;
 
 /// One control connection of a job with one daemon process. Messages of one direction keep their
@@ -80,7 +80,7 @@ struct SimCounts {
   std::uint64_t steps = 0;
   std::uint64_t gets = 0;  ///< operands that were compared
   std::uint64_t resumed = 0;
-  std::uint64_t lost_nodes = 0;  ///< of jobs
+  std::uint64_t lost_nodes = 0;  ///< times that a job lost one
   std::uint64_t repaired = 0;
   std::uint64_t found_nodes = 0;
   std::uint64_t lapsed = 0;
@@ -101,7 +101,7 @@ struct SimOptions {
   std::uint32_t late_nodes = 0;  ///< that come later
   std::uint32_t racks = 0;       ///< 0: nodes name none
   std::uint32_t jobs = 1;
-  std::uint64_t plans = 4;  ///< of which each job has one
+  std::uint64_t plans = 4;  ///< each job has one of so many
   bool faults = true;
   Duration fault_time = std::chrono::seconds(6);  ///< faults happen from the start until then
   Planted planted = Planted::kNothing;
