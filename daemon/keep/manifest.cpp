@@ -281,7 +281,9 @@ Result<ManifestLog> ManifestLog::create(std::span<std::byte> memory, Kept state)
   ManifestLog log(memory);
   if (memory.size() < kLogAt) return Error(Errc::kExhausted, "no room for a manifest");
   log.end_ = kLogAt;
-  for (std::uint32_t cell = 0; cell < kLeaseCells; ++cell) log.free_cells_.insert(cell);
+  for (std::uint32_t cell = 0; cell < kLeaseCells; ++cell) {
+    log.free_cells_.insert(log.free_cells_.end(), cell);
+  }
   if (auto done = log.append(state.node); !done) return done.error();
   for (auto& [id, session] : state.sessions) {
     if (auto done = log.append(std::move(session)); !done) return done.error();
