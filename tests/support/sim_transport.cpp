@@ -97,7 +97,7 @@ Result<RegionId> SimTransport::attach(PeerId peer, RegionGrant grant) {
 
 void SimTransport::detach(RegionId region) {
   HO_CHECK(std::none_of(ops_.begin(), ops_.end(),
-                        [region](const Op& op) { return op.region == region; }));
+                        [region](const Op& op) { return op.region == region && !op.given_back; }));
   regions_.erase(region);
 }
 
@@ -166,6 +166,7 @@ Result<void> SimTransport::accept(Op op) {
     return Error(Errc::kInvalidArgument, "outside the registered memory");
   }
   op.peer = region->second.peer;
+  op.key = region->second.grant.key;
   Peer& peer = peers_.at(op.peer);
   if (!peer.open) return Error(Errc::kUnavailable, "the peer is closed");
   const auto in_flight = static_cast<std::size_t>(
@@ -254,9 +255,8 @@ bool SimTransport::stands_still(const std::string& address) const {
 }
 
 void SimTransport::linger(const Op& op, std::size_t from_bytes) {
-  const Region& region = regions_.at(op.region);
   late_puts_.push_back({peers_.at(op.peer).address,
-                        region.grant.key,
+                        op.key,
                         op.offset_bytes + from_bytes,
                         {op.local + from_bytes, op.local + op.length_bytes},
                         std::nullopt});
@@ -341,7 +341,7 @@ void SimTransport::step(std::size_t index, TimePoint at) {
 }
 
 Errc SimTransport::move_half(Op& op, bool second) {
-  const SimFabric::Region* found = fabric_.find_region(regions_.at(op.region).grant.key);
+  const SimFabric::Region* found = fabric_.find_region(op.key);
   if (found == nullptr) return Errc::kPermissionDenied;
   const SimFabric::Region& region = *found;
   if (region.address != peers_.at(op.peer).address) return Errc::kPermissionDenied;

@@ -148,6 +148,7 @@ class SimTransport : public transport::Transport {
     std::size_t length_bytes = 0;
     transport::LocalId memory;
     transport::RegionId region;
+    std::string key;  ///< the region's, which may be detached once the operation is given back
     transport::PeerId peer;
     std::uint64_t offset_bytes = 0;
     TimePoint deadline;

@@ -97,7 +97,10 @@ void SimDaemon::grant(SessionId session, const std::string& token, std::uint64_t
   const auto reserved = pool_.reserve(session, count * kSimSegmentBytes, "sim");
   if (!reserved) return reply(reserved.error());
   if (machine_.drained) world_.wrong(hello().node_name + " is drained and grants memory");
-  const TimePoint made = world_.now() + world_.any(Duration{10'000}, Duration{3'000'000});
+  // A busy machine faults a few hundred MB/s in.
+  const bool slow = world_.random().below(8) == 0;
+  const TimePoint made =
+      world_.now() + world_.any(Duration{10'000}, Duration{slow ? 900'000'000 : 3'000'000});
   world_.at_daemon(machine_.node, instance_, made,
                    [session, segments = *reserved, reply](SimDaemon& self) {
                      self.make(session, segments, reply);
