@@ -96,6 +96,7 @@ Result<void> Pool::start() {
   auto started = engine_->call([this]() -> Result<void> {
     for (const NodeSession& node : nodes()) {
       engine_->add_node({node.label, driver_of(node), node.peer, node.fault});
+      instances_.push_back(node.control()->hello().daemon_instance);
     }
     if (options_.link_bytes_per_s > 0) {
       engine_->set_link(static_cast<double>(options_.link_bytes_per_s));
@@ -161,14 +162,35 @@ std::uint64_t Pool::segment_bytes_of(const std::vector<NodeIndex>& nodes_asked) 
 Result<std::unique_ptr<Arena>> Pool::allocate(std::uint64_t bytes, const Where& where) {
   if (bytes == 0) return std::make_unique<Arena>();
   const ArenaSpec spec{bytes, where.parts, options_.numa.resolve(where.user)};
-  return attach(sessions_->grant(spec, candidates(where.nearness)), where.streams);
+  return take(spec, candidates(where.nearness), where.streams);
 }
 
 Result<std::unique_ptr<Arena>> Pool::allocate_on(NodeIndex node, std::uint64_t bytes,
                                                  DeviceStreams* streams) {
   HO_CHECK(bytes > 0);
   const ArenaSpec spec{bytes, {}, options_.numa.resolve({})};
-  return attach(sessions_->grant(spec, {node}), streams);
+  return take(spec, {node}, streams);
+}
+
+/// Grants memory and attaches it. Where a daemon was restarted in between, the next one has handed
+/// out new keys, but not for what nobody had attached: that memory goes back, and is asked for
+/// again.
+Result<std::unique_ptr<Arena>> Pool::take(const ArenaSpec& spec, const std::vector<NodeIndex>& from,
+                                          DeviceStreams* streams) {
+  for (int i = 0;; ++i) {
+    auto arena = attach(sessions_->grant(spec, from), streams);
+    if (arena || arena.error().code() != Errc::kConflict || i == kRestartRetries) return arena;
+  }
+}
+
+/// The transfer thread. Whether a segment's key is one of a daemon that is gone.
+bool Pool::keys_ended(const Arena& arena) {
+  return std::any_of(arena.segments.begin(), arena.segments.end(), [this](const HeldSegment& held) {
+    const NodeSession& node = nodes()[held.node.value()];
+    const bool by_key = !engine_->transport(driver_of(held.node)).caps().needs_descriptor;
+    const bool gone = node.fault->resumable() && node.control()->closed();
+    return by_key && (gone || held.instance != instances_[held.node.value()]);
+  });
 }
 
 Result<std::unique_ptr<Arena>> Pool::attach(Result<HeldArena> granted, DeviceStreams* streams) {
@@ -192,7 +214,7 @@ Result<std::unique_ptr<Arena>> Pool::attach_shared(NodeIndex node,
   std::vector<HeldStretch> stretches;
   for (GrantedSegment& segment : segments) {
     stretches.push_back({stretches.size(), 0, segment.length_bytes});
-    arena->segments.push_back({node, std::move(segment)});
+    arena->segments.push_back({node, std::move(segment), 0});
   }
   const auto ok = attach(*arena, stretches, std::vector<std::byte*>(arena->segments.size()));
   if (!ok) {
@@ -221,6 +243,9 @@ Result<std::vector<std::byte*>> Pool::pin(Arena& arena, DeviceStreams& streams) 
 Result<void> Pool::attach(Arena& arena, const std::vector<HeldStretch>& stretches,
                           const std::vector<std::byte*>& mapped) {
   return engine_->call([&]() -> Result<void> {
+    if (!arena.shared && keys_ended(arena)) {
+      return Error(Errc::kConflict, "a daemon was restarted while its memory was granted");
+    }
     for (HeldSegment& held : arena.segments) {
       transport::RegionGrant grant;
       grant.key = held.segment.key;

@@ -225,6 +225,10 @@ class Pool {
   [[nodiscard]] Result<std::unique_ptr<Arena>> allocate_elsewhere(std::uint64_t bytes,
                                                                   NodeIndex like,
                                                                   DeviceStreams* streams);
+  [[nodiscard]] Result<std::unique_ptr<Arena>> take(const ArenaSpec& spec,
+                                                    const std::vector<NodeIndex>& from,
+                                                    DeviceStreams* streams);
+  [[nodiscard]] bool keys_ended(const Arena& arena);
   [[nodiscard]] Result<std::unique_ptr<Arena>> attach(Result<HeldArena> granted,
                                                       DeviceStreams* streams);
   [[nodiscard]] Result<void> attach(Arena& arena, const std::vector<HeldStretch>& stretches,
@@ -244,6 +248,9 @@ class Pool {
   std::unique_ptr<Engine> engine_;  ///< ends before the sessions do
   std::map<DeviceStreams*, BounceMemory> devices_;
   std::set<Arena*> arenas_;  ///< that are attached; the transfer thread's
+  /// HelloReply::daemon_instance of the daemon whose keys are in use, by NodeIndex; the transfer
+  /// thread's.
+  std::vector<std::uint64_t> instances_;
   /// Since when a node's daemon is gone, by NodeIndex; the resumer's thread.
   std::vector<std::optional<TimePoint>> gone_since_;
   struct Listener {

@@ -89,8 +89,8 @@ Result<std::unique_ptr<Arena>> Pool::allocate_elsewhere(std::uint64_t bytes, Nod
     return is_drained(node) || nodes()[node.value()].fault->silent();
   });
   if (others.empty()) return Error(Errc::kExhausted, "all other nodes are lost or drained");
-  const auto take = [&](const std::vector<NodeIndex>& from) {
-    return attach(sessions_->grant({bytes, {}, options_.numa.resolve({})}, from), streams);
+  const auto take_from = [&](const std::vector<NodeIndex>& from) {
+    return take(ArenaSpec{bytes, {}, options_.numa.resolve({})}, from, streams);
   };
   auto rooms = sessions_->rooms_of(others).ddr;
   const auto is_alike = [&](const NodeRoom& room) {
@@ -101,10 +101,10 @@ Result<std::unique_ptr<Arena>> Pool::allocate_elsewhere(std::uint64_t bytes, Nod
   });
   for (const NodeRoom& room : rooms) {
     if (room.free_bytes < align_up(bytes, room.segment_bytes)) continue;
-    auto taken = take({room.node});
+    auto taken = take_from({room.node});
     if (taken || taken.error().code() != Errc::kExhausted) return taken;
   }
-  return take(others);
+  return take_from(others);
 }
 
 Result<bool> Pool::leave_drained(Arena& arena, DeviceStreams* streams,

@@ -105,7 +105,10 @@ void Pool::use_new_nodes(TriedNodes tried) {
   sessions_->find_new(*paths_, tried, [this](NodeSession node) {
     log(LogLevel::kInfo, "a node of the pool is used from now on", {{"node", node.label}});
     // The transfer thread knows it before anybody can name it.
-    engine_->call([&] { engine_->add_node({node.label, driver_of(node), node.peer, node.fault}); });
+    engine_->call([&] {
+      engine_->add_node({node.label, driver_of(node), node.peer, node.fault});
+      instances_.push_back(node.control()->hello().daemon_instance);
+    });
     sessions_->add(std::move(node));
   });
 }

@@ -146,6 +146,7 @@ Result<void> Pool::reconnect(NodeIndex index, const Sessions::Resumed& resumed,
       arena->map.set_region(held.segment.id, index, *region);
     }
   }
+  instances_[index.value()] = resumed.control->hello().daemon_instance;
   engine_->resume(index, peer);
   return {};
 }

@@ -65,6 +65,7 @@ enum class TriedNodes : std::uint8_t { kAgain, kRest };
 struct HeldSegment {
   NodeIndex node;
   GrantedSegment segment;
+  std::uint64_t instance = 0;  ///< HelloReply::daemon_instance of the one that granted it
 };
 
 /// A stretch of an arena within one of its segments.

@@ -183,11 +183,13 @@ Result<HeldArena> Sessions::take(const std::vector<Stripe>& stripes,
   const std::vector<Wanted> asked = wanted(stripes, rooms, arena.numa);
   std::vector<Result<std::vector<GrantedSegment>>> answers;
   while (answers.size() < asked.size()) answers.emplace_back(Error(Errc::kCanceled, ""));
+  std::vector<std::uint64_t> instances(asked.size(), 0);
   each_on_threads(asked.size(), [&](std::size_t i) {
     const NodeSession& node = nodes_[asked[i].node.value()];
     const Duration timeout = kControlTimeout + milliseconds(asked[i].spec.bytes / kGrantBytesPerMs);
     // What a daemon may have granted before it ended is freed with the session.
     answers[i] = ask(node, [&](ControlClient& control) {
+      instances[i] = control.hello().daemon_instance;
       return control.grant(node.session, asked[i].spec, clock_.now() + timeout);
     });
   });
@@ -203,7 +205,7 @@ Result<HeldArena> Sessions::take(const std::vector<Stripe>& stripes,
     std::uint64_t granted = 0;
     for (GrantedSegment& segment : *answers[i]) {
       granted += segment.length_bytes;
-      held.segments.push_back({asked[i].node, std::move(segment)});
+      held.segments.push_back({asked[i].node, std::move(segment), instances[i]});
     }
     if (granted < asked[i].bytes && !failure) {
       failure.emplace(Errc::kCorrupt, label + " granted less than was asked for");
