@@ -334,6 +334,7 @@ def record(step: Callable[[], Any], model: torch.nn.Module | None = None,
     device = device_of(model)
     meter = Meter(device.counted)
     demand = Demand(None, device, meter, lambda: float("inf"))
+    demand.adopts = False
     recorder = StepRecorder(model, optimizer, demand)
 
     def begin():
