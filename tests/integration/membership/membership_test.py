@@ -343,7 +343,8 @@ def a_drained_node_is_shown(folder, etcd, start):
     def states():
         return {one["name"]: one["drained"] for one in a.ask("nodes")}
 
-    assert pool("drain", "b") == [{"node": "b", "drained": True, "sessions": 1, "granted_bytes": SEGMENT}]
+    assert pool("drain", "b") == [{"node": "b", "drained": True, "sessions": 1, "granted_bytes": SEGMENT,
+                                    "scratch_flash_bytes": 0}]
     assert states() == {"a": False, "b": True}
     waiting = subprocess.Popen([CLI, "drain", "1", "--wait", "--pool", a.pool], stdout=subprocess.PIPE, text=True)
     session = b.own("sessions")["sessions"][0]["session_id"]
