@@ -47,6 +47,7 @@ enum class Planted : std::uint8_t {
   kLeaseIgnored,
   kOneHomeWritten,
   kSessionsNotClosed,
+  kEndedKeysAttached,
   kPublishedEarly,
   // Drivers.
   kPutDoneEarly,
@@ -95,6 +96,7 @@ inline constexpr auto kPlanted = std::to_array<PlantedName>({
     {Planted::kLeaseIgnored, "operations outlive the lease on the memory"},
     {Planted::kOneHomeWritten, "a write between steps reaches one home and counts for both"},
     {Planted::kSessionsNotClosed, "a job that ends renews its sessions forever"},
+    {Planted::kEndedKeysAttached, "memory is attached by a key of the daemon before the last"},
     {Planted::kPublishedEarly, "a part is published before its bytes have arrived"},
     {Planted::kPutDoneEarly, "a put is complete before it is visible"},
     {Planted::kGetDoneEarly, "a get is complete before all bytes are there"},

@@ -42,7 +42,7 @@ SimFlaw flaw_of(const SimWorld& world) {
 
 PoolJob::PoolJob(SimWorld& world, std::uint32_t number)
     : world_(world), number_(number), random_(world.random().next()) {
-  doubled_ = random_.below(4) != 0;
+  doubled_ = !world.options().restarts_only && random_.below(4) != 0;
   plan_ = &job_plan(random_.below(world.options().plans), doubled_ ? 2 : 1);
   schedule_ = *plan_;
   paused_until_disturbed_ = world_.now() - std::chrono::hours(1);
@@ -185,15 +185,19 @@ bool PoolJob::fail(const std::string& why) {
     if (!expected) wrong("it failed with " + words);
   }
   failed_ = words;
-  world_.trace("fails", number_);
+  world_.trace("fails: " + words, number_);
   constexpr Duration kExplains = std::chrono::seconds(8);
   const bool was_paused = world_.now() - paused_until_disturbed_ < kExplains;
   const std::uint32_t nodes = world_.disturbed_nodes(number_, kExplains);
   const std::uint32_t enough = doubled_ && replay_ ? 2 : 1;
-  // A job that begins may find all nodes drained but too few.
-  bool drained = false;
-  for (std::uint32_t i = 0; i < world_.nodes(); ++i) drained |= world_.machine(i).drained;
-  if (!was_paused && nodes < enough && (replay_ || !drained)) {
+  // A job that begins may find too few nodes: others are drained, or nobody knows them.
+  bool few = world_.counts().book_faults > 0;
+  for (std::uint32_t i = 0; i < world_.nodes(); ++i) few |= world_.machine(i).drained;
+  const bool lost =
+      std::any_of(nodes_.begin(), nodes_.end(), [](const Node& node) { return node.lost(); });
+  if (replay_ && !lost && !was_paused)
+    wrong("it failed (" + words + ") although it has lost no node");
+  if (!was_paused && nodes < enough && (replay_ || !few)) {
     wrong("it failed (" + words + ") although " + std::to_string(nodes) + " nodes had faults");
   }
   return false;
@@ -220,7 +224,10 @@ void PoolJob::kick(TimePoint time) {
 /// As Engine::turn(), until nothing happens any more.
 void PoolJob::turn() {
   if (paused_) {
+    // Bytes on their way arrive without the process.
     turn_waits_ = true;
+    transport_->poll({});
+    if (transport_->in_flight() > 0) kick(world_.now() + kLateLook);
     return;
   }
   bool any = false;
@@ -248,18 +255,18 @@ void PoolJob::turn() {
 void PoolJob::done(const client::TransferDone& done) {
   const bool unanswered = done.code == Errc::kDeadline || done.code == Errc::kUnavailable;
   if (unanswered && !done.yielded) report_unresponsive(done.node);
-  // What another session published may end at any time.
-  if (done.code == Errc::kPermissionDenied && done.owner == kOwner) {
+  const auto ticket = tickets_.find(done.cookie);
+  const bool plain = done.owner == 0 && ticket != tickets_.end();
+  if (done.code == Errc::kPermissionDenied && !(plain && ticket->second.foreign)) {
     const Node& node = nodes_[done.node.value()];
     const SimMachine& there = world_.machine(node.machine);
     const bool may = !node.lost() && !node.control->closed && there.process != nullptr &&
-                     there.process->instance() == node.control->hello.daemon_instance &&
+                     there.process->instance() == node.instance &&
                      there.truth.contains(node.session.id);
     if (may) wrong("n" + std::to_string(node.machine) + " refuses a transfer of its session");
   }
   if (done.owner == 0) {
-    const auto ticket = tickets_.find(done.cookie);
-    if (ticket != tickets_.end()) ticket->second = {true, done.code};
+    if (plain) ticket->second = {true, done.code, false};
     return;
   }
   replay_->transfer_done(*mover_, done, ticks());

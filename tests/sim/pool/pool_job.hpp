@@ -68,6 +68,7 @@ class PoolJob {
     std::uint32_t machine = 0;
     std::shared_ptr<SimControl> control;
     std::string address;
+    std::uint64_t instance = 0;  ///< the daemon's whose keys are in use
     Session session;
     transport::PeerId peer;
     std::shared_ptr<client::NodeFault> fault;
@@ -107,6 +108,7 @@ class PoolJob {
   struct Ticket {
     bool done = false;
     Errc code = Errc::kOk;
+    bool foreign = false;  ///< reads what another session may end at any time
   };
 
   // Threads of the process.
@@ -142,7 +144,8 @@ class PoolJob {
   [[nodiscard]] bool has(std::uint32_t machine) const;
   void renew_all();
   [[nodiscard]] bool try_resume(NodeIndex node);
-  [[nodiscard]] Result<void> reconnect(NodeIndex node, const ResumedSession& resumed);
+  [[nodiscard]] Result<void> reconnect(NodeIndex node, const ResumedSession& resumed,
+                                       std::uint64_t instance);
   void lose(NodeIndex node, client::FaultReason reason);
   void check_loss(NodeIndex node);
   void close_sessions();

@@ -18,6 +18,8 @@ constexpr std::uint64_t kCopyBytes = 16 * 1024;
 /// As Sessions::grant(), the ring apart: nodes are asked in the order of `from`.
 Result<PoolJob::Arena*> PoolJob::grant(std::uint64_t bytes, const std::vector<NodeIndex>& from,
                                        std::span<const client::StagingPart> parts) {
+  constexpr int kRestarts = 2;
+  int restarts = 0;
   std::set<NodeIndex> full;
   for (;;) {
     std::vector<NodeIndex> ring;
@@ -31,6 +33,7 @@ Result<PoolJob::Arena*> PoolJob::grant(std::uint64_t bytes, const std::vector<No
     if (!stripes) return stripes.error();
     const std::size_t refused = full.size();
     auto taken = take(*stripes, full);
+    if (!taken && taken.error().code() == Errc::kConflict && restarts++ < kRestarts) continue;
     if (taken || taken.error().code() != Errc::kExhausted || full.size() == refused) return taken;
   }
 }
@@ -62,7 +65,7 @@ Result<void> PoolJob::move(client::Direction direction, const client::ArenaMap& 
   transfer.bytes = memory.size();
   transfer.local = handles;
   transfer.late_after = late_after;
-  tickets_[transfer.cookie] = {};
+  tickets_[transfer.cookie].foreign = shared_read_ && &map == &shared_read_->map;
   HO_CHECK(mover_->start(transfer).ok());
   kick(world_.now());
   world_.fibers().wait_until([&] { return tickets_[transfer.cookie].done; }, TimePoint::max());
@@ -130,6 +133,13 @@ Result<PoolJob::Arena*> PoolJob::take(const std::vector<client::Stripe>& stripes
       continue;
     }
     first[asked[i].first] = arena->segments.size();
+    // As Pool::keys_ended(): the daemon was restarted meanwhile, and has given new keys.
+    const Node& there = nodes_[asked[i].first];
+    const bool gone = there.fault->resumable() && there.control->closed;
+    const bool ended = gone || answers[i]->front().instance != there.instance;
+    if (ended && !failure && !world_.planted(Planted::kEndedKeysAttached)) {
+      failure = Error(Errc::kConflict, "a daemon was restarted while its memory was granted");
+    }
     for (const SimGrant& one : *answers[i]) {
       transport::RegionGrant grant;
       grant.key = one.key;

@@ -67,6 +67,7 @@ Result<void> PoolJob::reach(std::uint32_t machine, Duration timeout) {
   if (!session) return session.error();
   node.session = *session;
   node.address = session->address;
+  node.instance = node.control->hello.daemon_instance;
   const auto peer =
       transport_->connect({NodeId(static_cast<std::uint16_t>(machine + 1)), node.address}, asked);
   if (!peer) return peer.error();
@@ -251,7 +252,7 @@ bool PoolJob::try_resume(NodeIndex index) {
   Node& there = nodes_[index.value()];
   there.lease_end = now + resumed->lease;
   there.fault->set_lease_end(there.lease_end);
-  const auto ok = reconnect(index, *resumed);
+  const auto ok = reconnect(index, *resumed, (*fresh)->hello.daemon_instance);
   if (!ok && (*fresh)->closed) return false;
   if (!ok) return lose(index, FaultReason::kUnresponsive), true;
   there.control = *fresh;
@@ -265,7 +266,8 @@ bool PoolJob::try_resume(NodeIndex index) {
 }
 
 /// As Pool::reconnect().
-Result<void> PoolJob::reconnect(NodeIndex index, const ResumedSession& resumed) {
+Result<void> PoolJob::reconnect(NodeIndex index, const ResumedSession& resumed,
+                                std::uint64_t instance) {
   Node& node = nodes_[index.value()];
   if (node.lost()) return Error(Errc::kUnavailable, "the node was given up meanwhile");
   if (!mover_->quiet(index)) return Error(Errc::kDeadline, "its transfers do not end");
@@ -303,6 +305,7 @@ Result<void> PoolJob::reconnect(NodeIndex index, const ResumedSession& resumed) 
   }
   node.peer = *peer;
   node.address = resumed.address;
+  node.instance = instance;
   network_changed(node.machine);
   mover_->resume(index);
   return {};

@@ -98,7 +98,7 @@ void SimDaemon::grant(SessionId session, const std::string& token, std::uint64_t
   if (!reserved) return reply(reserved.error());
   if (machine_.drained) world_.wrong(hello().node_name + " is drained and grants memory");
   // A busy machine faults a few hundred MB/s in.
-  const bool slow = world_.random().below(8) == 0;
+  const bool slow = world_.random().below(world_.options().restarts_only ? 2 : 8) == 0;
   const TimePoint made =
       world_.now() + world_.any(Duration{10'000}, Duration{slow ? 900'000'000 : 3'000'000});
   world_.at_daemon(machine_.node, instance_, made,
@@ -246,7 +246,7 @@ void SimDaemon::expose(SegmentId segment, const std::shared_ptr<SimMemory>& memo
 }
 
 SimGrant SimDaemon::granted(SegmentId segment) const {
-  return {segment, kSimBackedBytes, keys_.at(segment)};
+  return {segment, kSimBackedBytes, keys_.at(segment), instance_};
 }
 
 std::shared_ptr<SimMemory> SimDaemon::memory(SegmentId segment) const {

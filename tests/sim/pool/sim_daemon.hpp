@@ -29,6 +29,7 @@ struct SimGrant {
   SegmentId id;
   std::uint64_t length_bytes = 0;
   std::string key;
+  std::uint64_t instance = 0;  ///< the daemon's
 };
 
 /// What a job hears of a node's room.

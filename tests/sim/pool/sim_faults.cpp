@@ -15,7 +15,7 @@ using std::chrono::milliseconds;
 /// Most runs are about a few nodes: then what is promised for the loss of one at a time holds.
 std::uint32_t SimWorld::any_node() {
   if (victims_.empty()) {
-    const std::uint64_t many = random_.below(4);
+    const std::uint64_t many = options_.restarts_only ? 0 : random_.below(4);
     const std::uint64_t count = many == 0 ? nodes() : 1 + random_.below(2);
     while (victims_.size() < std::min<std::uint64_t>(count, nodes())) {
       victims_.insert(static_cast<std::uint32_t>(random_.below(nodes())));
@@ -52,7 +52,11 @@ void SimWorld::bad_moment() {
 void SimWorld::one_fault() {
   const std::uint32_t node = any_node();
   SimMachine& there = machine(node);
-  switch (random_.below(15)) {
+  if (options_.restarts_only) {
+    if (there.process != nullptr) kill(node);
+    return;
+  }
+  switch (random_.below(17)) {
     case 0:
     case 1:
       if (there.process != nullptr) kill(node);
@@ -69,7 +73,19 @@ void SimWorld::one_fault() {
       });
       break;
     case 4:
-    case 5: stop(node); break;
+    case 5: {
+      const bool lasts = random_.below(3) == 0;
+      stop(node, any(milliseconds(1), lasts ? milliseconds(5000) : milliseconds(700)));
+      break;
+    }
+    case 15:
+    case 16: {
+      // Late, but not lost: the node that bytes move with.
+      const auto busy =
+          jobs_.empty() ? std::nullopt : jobs_[random_.below(jobs_.size())]->busy_node();
+      if (busy) stop(*busy, any(milliseconds(60), milliseconds(700)));
+      break;
+    }
     case 6: drain(node); break;
     case 7: fault_of_network(); break;
     case 13:
@@ -97,14 +113,14 @@ void SimWorld::one_fault() {
 
 /// Troubles come together: a job that does not hear of it, or another node that is to be emptied.
 void SimWorld::beside(std::uint32_t node) {
-  if (healed_ || jobs_.empty()) return;
+  if (healed_ || jobs_.empty() || options_.restarts_only) return;
   if (random_.below(4) == 0) cut_for_a_while(node, Breaks::kNo);
-  if (random_.below(6) == 0) drain(static_cast<std::uint32_t>(random_.below(nodes())));
+  if (random_.below(3) == 0) drain(static_cast<std::uint32_t>(random_.below(nodes())));
 }
 
 /// Another daemon comes after a while: soon enough for jobs to resume their sessions, most times.
 void SimWorld::kill(std::uint32_t node) {
-  const bool anew = random_.below(4) == 0;
+  const bool anew = !options_.restarts_only && random_.below(4) == 0;
   disturb(node);
   counts_.kills += 1;
   beside(node);
@@ -113,8 +129,9 @@ void SimWorld::kill(std::uint32_t node) {
     cut_for(node, any(milliseconds(400), milliseconds(1800)), Breaks::kNo);
   }
   machine(node).kill(anew ? SimMachine::Left::kNothing : SimMachine::Left::kKept);
-  const bool late = random_.below(5) == 0;
-  const Duration gone = any(milliseconds(2), late ? milliseconds(5000) : milliseconds(900));
+  const bool late = !options_.restarts_only && random_.below(5) == 0;
+  const Duration gone = any(
+      milliseconds(2), late ? milliseconds(5000) : milliseconds(options_.restarts_only ? 90 : 900));
   fibers_.at(now() + gone, [this, node] { begin_again(node); });
 }
 
@@ -128,7 +145,7 @@ void SimWorld::begin_again(std::uint32_t node) {
     fibers_.at(now() + milliseconds(100), [this, node] { begin_again(node); });
 }
 
-void SimWorld::stop(std::uint32_t node) {
+void SimWorld::stop(std::uint32_t node, Duration pause) {
   SimMachine& there = machine(node);
   if (there.process == nullptr || there.stopped) return;
   disturb(node);
@@ -138,8 +155,6 @@ void SimWorld::stop(std::uint32_t node) {
   there.stopped = true;
   there.stood_since = now();
   fabric_.stop_peer(there.process->address());
-  const bool lasts = random_.below(3) == 0;
-  const Duration pause = any(milliseconds(1), lasts ? milliseconds(5000) : milliseconds(700));
   fibers_.at(now() + pause, [this, node, instance = there.process->instance()] {
     SimMachine& then = machine(node);
     if (then.process != nullptr && then.process->instance() == instance) go_on(node);

@@ -48,7 +48,7 @@ void SimDaemon::open_part(SessionId session, const std::string& token, const Obj
   const auto grant =
       world_.fabric().expose(address_, *machine_.store.at(segment), transport::Rights::kRead);
   shares_[opened->hold] = {session, segment, grant.key};
-  reply(OpenPart{opened->hold, {segment, kSimBackedBytes, grant.key}});
+  reply(OpenPart{opened->hold, {segment, kSimBackedBytes, grant.key, instance_}});
 }
 
 void SimDaemon::close_part(SessionId session, const std::string& token, std::uint64_t hold,

@@ -103,6 +103,9 @@ struct SimOptions {
   std::uint32_t jobs = 1;
   std::uint64_t plans = 4;  ///< each job has one of so many
   bool faults = true;
+  /// Daemons are restarted with their memory, soon and often, and values have one home: a job may
+  /// still lose nothing.
+  bool restarts_only = false;
   Duration fault_time = std::chrono::seconds(6);  ///< faults happen from the start until then
   Planted planted = Planted::kNothing;
 };
@@ -184,7 +187,7 @@ class SimWorld {
   void at_a_bad_moment(std::function<void()> fault);
   void kill(std::uint32_t node);
   void begin_again(std::uint32_t node);
-  void stop(std::uint32_t node);
+  void stop(std::uint32_t node, Duration pause);
   void go_on(std::uint32_t node);
   void fault_of_job();
   void fault_of_network();
