@@ -11,7 +11,6 @@
 namespace ho::test {
 namespace {
 
-using client::FaultReason;
 using std::chrono::milliseconds;
 
 /// As the client's default. Longer than most stops of a daemon.
@@ -336,6 +335,10 @@ void PoolJob::go_on() {
 
 void PoolJob::check_healed() {
   if (over_ || failed_ || !replay_) return;
+  for (const Node& node : nodes_) {
+    if (node.lost() || node.lease_end > world_.now()) continue;
+    wrong("the session on n" + std::to_string(node.machine) + " is not renewed");
+  }
   if (!doubled_) return;
   client::HomePool pool = home_pool();
   pool.is_drained = [this](NodeIndex node) { return nodes_[node.value()].drained; };
