@@ -42,6 +42,14 @@ class JobTransport final : public SimTransport {
   }
 };
 
+/// Memory of another session that a job reads. Stale once its daemon is restarted.
+struct SharedRead {
+  client::NodeIndex node;
+  SegmentId segment;
+  client::ArenaMap map;
+  bool stale = false;
+};
+
 /// A job: the real mover, replay and executor, and the real rules for homes, spreads, failure
 /// domains, leases and restarts. Around them, what production does with threads and sockets is
 /// modelled: client/pool/{sessions,pool_resume,pool_new_nodes,renewer,resumer},
@@ -241,13 +249,6 @@ class PoolJob {
   std::uint64_t next_object_ = 1;
   std::vector<std::byte> object_bytes_;
   client::LocalHandles object_handles_{};
-  /// Memory of another session that this one reads. Stale once its daemon is restarted.
-  struct SharedRead {
-    NodeIndex node;
-    SegmentId segment;
-    client::ArenaMap map;
-    bool stale = false;
-  };
   std::optional<SharedRead> shared_read_;
   std::map<std::uint64_t, Ticket> tickets_;
   std::uint64_t next_ticket_ = 0;
