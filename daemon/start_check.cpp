@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <optional>
+#include <set>
+#include <string>
 
 #include "daemon/control/access.hpp"
 #include "daemon/control/listener.hpp"
@@ -12,6 +15,7 @@
 #include "daemon/memory_start.hpp"
 #include "daemon/protection.hpp"
 #include "daemon/targets.hpp"
+#include "daemon/tier/flash/device/cipher/path_key.hpp"
 #include "daemon/tier/flash/device/uring/open_path.hpp"
 #include "daemon/tier/flash/device/uring/uring_device.hpp"
 #include "daemon/tier/flash/log/path_set.hpp"
@@ -45,42 +49,45 @@ Result<void> check_flash(const DaemonConfig& config) {
   return flash::check_path_set(**device);
 }
 
-/// Paths that this process has are locked.
+/// The running daemon has locked its paths, so they are not opened.
 Result<void> check_next_flash(const DaemonConfig& next, const DaemonConfig& now) {
-  if (!flash::check_uring()) return {};
-  std::vector<FlashPathSettings> fresh;
-  for (const FlashPathSettings& path : next.flash) {
-    const bool had = std::any_of(now.flash.begin(), now.flash.end(),
-                                 [&](const auto& one) { return one.path == path.path; });
-    if (!had) {
-      fresh.push_back(path);
-    } else if (auto usable = flash::check_path(path.path); !usable) {
-      return usable;
-    }
+  if (now.flash.empty()) return check_flash(next);
+  const auto same = [](const auto& a, const auto& b) { return a.path == b.path; };
+  if (!std::equal(next.flash.begin(), next.flash.end(), now.flash.begin(), now.flash.end(), same)) {
+    return Error(Errc::kConflict, "flash has other paths now: stop the daemon and start it");
   }
-  if (fresh.empty()) return {};
-  const auto device = make_flash_device(fresh, flash::DeviceMode::kTrial);
-  return device ? Result<void>() : device.error();
+  for (const FlashPathSettings& path : next.flash) {
+    if (auto usable = flash::check_path(path.path); !usable) return usable;
+    if (path.key_file.empty()) continue;
+    const auto key = flash::PathKey::read(path.key_file);
+    if (!key) return key.error().at(path.path);
+  }
+  return {};
 }
 
-/// Ports, except those that a daemon has which runs with `now`.
-Result<void> check_ports(const DaemonConfig& config, const DaemonConfig* now) {
-  const auto check = [&](const auto& listen, const auto& had, const char* field) -> Result<void> {
-    if (!listen || listen == had) return {};
+/// Ports of a daemon that runs with this configuration.
+std::set<std::string> ports_of(const DaemonConfig& config) {
+  std::set<std::string> out;
+  if (config.tcp_listen) out.insert(config.tcp_listen->port);
+  if (config.http_listen) out.insert(config.http_listen->port);
+  for (const TcpSettings& rail : config.tcp) out.insert(std::to_string(rail.port));
+  return out;
+}
+
+/// Whether the ports can be had. Leaves out `own`, those of the daemon that runs.
+Result<void> check_ports(const DaemonConfig& config, const std::set<std::string>& own) {
+  const auto check = [&](const std::optional<TcpListen>& listen,
+                         const char* field) -> Result<void> {
+    if (!listen || own.count(listen->port) > 0) return {};
     const auto listened = check_tcp(*listen, field);
     return listened ? Result<void>() : config.at_field(field, listened.error());
   };
-  const DaemonConfig none;
-  const DaemonConfig& last = now != nullptr ? *now : none;
-  if (auto ok = check(config.tcp_listen, last.tcp_listen, "tcp_listen"); !ok) return ok;
-  if (auto ok = check(config.http_listen, last.http_listen, "http_listen"); !ok) return ok;
+  if (auto ok = check(config.tcp_listen, "tcp_listen"); !ok) return ok;
+  if (auto ok = check(config.http_listen, "http_listen"); !ok) return ok;
   for (const TcpSettings& rail : config.tcp) {
-    if (rail.port == 0 || rail.address.text.empty()) continue;
-    const bool had = std::any_of(last.tcp.begin(), last.tcp.end(), [&](const TcpSettings& one) {
-      return one.port == rail.port && one.address.text == rail.address.text;
-    });
-    if (had) continue;
-    const auto listened = check_tcp({rail.address.text, std::to_string(rail.port)}, "tcp");
+    const std::string port = std::to_string(rail.port);
+    if (rail.port == 0 || rail.address.text.empty() || own.count(port) > 0) continue;
+    const auto listened = check_tcp({rail.address.text, port}, "tcp");
     if (listened) continue;
     return listened.error().at(config.file + ":" + std::to_string(rail.address.line));
   }
@@ -95,7 +102,7 @@ Result<void> check_follower(const DaemonConfig& next, const DaemonConfig& now,
   if (auto socket = check_socket(next.unix_socket); !socket) {
     return next.at_field("unix_socket", socket.error().at("unix_socket"));
   }
-  if (auto free = check_ports(next, &now); !free) return free;
+  if (auto free = check_ports(next, ports_of(now)); !free) return free;
   if (auto usable = check_next_flash(next, now); !usable) {
     return next.at_field("flash", usable.error());
   }
@@ -129,7 +136,7 @@ Result<void> check_start(const DaemonConfig& config, std::string& skipped) {
     return {};
   }
   if (auto free = check_reserve(config); !free) return config.at_field("ddr_reserve", free.error());
-  if (auto free = check_ports(config, nullptr); !free) return free;
+  if (auto free = check_ports(config, {}); !free) return free;
   if (auto usable = check_flash(config); !usable) return config.at_field("flash", usable.error());
   return {};
 }
@@ -144,8 +151,10 @@ Result<void> check_next(const DaemonConfig& next, const DaemonConfig& now, const
   }
   HeldPages held;
   if (pages == PageKind::kHugetlb2M) {
-    held.bytes = pool.options().capacity_bytes;  // granted, or free
-    for (const NumaShare& share : pool.numa()) held.by_node[share.node] = share.capacity_bytes;
+    held.bytes = now.ddr_reserve ? pool.options().capacity_bytes : pool.granted_bytes();
+    for (const NumaShare& share : pool.numa()) {
+      held.by_node[share.node] = now.ddr_reserve ? share.capacity_bytes : share.granted_bytes;
+    }
   }
   const auto could = check_follower(next, now, held);
   return could ? could : could.error().at("the next daemon could not start");

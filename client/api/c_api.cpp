@@ -251,6 +251,9 @@ ho_status ho_allocate_among(ho_pool* pool, ho_nearness which, uint64_t bytes, ho
     ho::client::Pool::Where where;
     where.nearness = *nearness;
     auto arena = wait_for_memory(*pool, [&] { return pool->pool->allocate(bytes, where); });
+    if (!arena && arena.error().code() == Errc::kExhausted && pool->pool->is_silent()) {
+      return Error(Errc::kDeadline, "no node answers: " + arena.error().context());
+    }
     if (!arena) return arena.error();
     *out = new ho_allocation{std::move(arena).value()};
     const std::lock_guard guard(pool->mutex);

@@ -121,11 +121,6 @@ Result<std::shared_ptr<Blocks>> open_blocks(Pool& pool, const BlocksTenantSpec& 
       continue;
     }
     auto client = pool.await_control(NodeIndex(i));
-    if (const auto most = client->hello().segment_bytes; block_bytes_max > most) {
-      return Error(Errc::kInvalidArgument, "block_bytes: " + std::to_string(block_bytes_max) +
-                                               " is more than a segment of " + node.label + ", " +
-                                               std::to_string(most));
-    }
     auto store = open_store(pool, NodeIndex(i), client, spec);
     if (!store) {
       if (store.error().code() == Errc::kUnsupported) continue;
@@ -134,6 +129,11 @@ Result<std::shared_ptr<Blocks>> open_blocks(Pool& pool, const BlocksTenantSpec& 
       log(LogLevel::kWarning, "left the block store of a node out",
           {{"node", node.label}, {"reason", store.error().message()}});
       continue;
+    }
+    if (const auto most = client->hello().segment_bytes; block_bytes_max > most) {
+      return Error(Errc::kInvalidArgument, "block_bytes: " + std::to_string(block_bytes_max) +
+                                               " is more than a segment of " + node.label + ", " +
+                                               std::to_string(most));
     }
     options.nodes.push_back({client->hello().node, NodeIndex(i), pool.driver_of(NodeIndex(i)),
                              node.fault, std::move(*store)});

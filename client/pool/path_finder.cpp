@@ -16,7 +16,7 @@ constexpr Duration kPeerTimeout = std::chrono::seconds(2);
 /// The same once the drivers move bytes, which wait meanwhile.
 constexpr Duration kLaterPeerTimeout = std::chrono::milliseconds(200);
 
-/// Nodes that come later may be on other machines. It reaches all, and costs nothing before.
+/// Nodes that come later may be on other machines. It reaches all.
 constexpr const char* kForLater = "tcp";
 
 std::string trimmed(std::string text) {

@@ -179,7 +179,8 @@ Result<std::unique_ptr<Arena>> Pool::take(const ArenaSpec& spec, const std::vect
                                           DeviceStreams* streams) {
   for (int i = 0;; ++i) {
     auto arena = attach(sessions_->grant(spec, from), streams);
-    if (arena || arena.error().code() != Errc::kConflict || i == kRestartRetries) return arena;
+    if (arena || arena.error().code() != Errc::kConflict) return arena;
+    if (i == kRestartRetries) return Error(Errc::kUnavailable, arena.error().context());
   }
 }
 
@@ -393,7 +394,7 @@ Result<void> Pool::add_device(DeviceStreams& streams) {
     return entered;
   }
   BounceMemory bounce;
-  // Also where only nodes that come later are on other machines.
+  // Also for nodes that come later.
   const bool far = std::any_of(driver_names_.begin(), driver_names_.end(),
                                [](const std::string& name) { return name != "local"; });
   if (far) {

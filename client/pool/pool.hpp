@@ -114,6 +114,8 @@ class Pool {
   [[nodiscard]] bool is_lost(NodeIndex node) const {
     return nodes()[node.value()].fault->reason() != FaultReason::kNone;
   }
+  /// Whether nodes are left, and none of them has answered its last request.
+  [[nodiscard]] bool is_silent() const;
   /// As Sessions::lost().
   [[nodiscard]] Error lost() const { return sessions_->lost(); }
   /// As Sessions::is_drained().

@@ -113,6 +113,16 @@ void Pool::use_new_nodes(TriedNodes tried) {
   });
 }
 
+bool Pool::is_silent() const {
+  bool any = false;
+  for (const NodeSession& node : nodes()) {
+    if (node.fault->reason() != FaultReason::kNone) continue;
+    if (!node.fault->silent()) return false;
+    any = true;
+  }
+  return any;
+}
+
 std::uint32_t Pool::losses() const {
   return static_cast<std::uint32_t>(std::count_if(
       nodes().begin(), nodes().end(),

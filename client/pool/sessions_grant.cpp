@@ -67,7 +67,6 @@ Rooms Sessions::rooms_of(const std::vector<NodeIndex>& candidates) {
     NodeRoom room{candidates[i], node.control()->hello().node_name,
                   node.control()->hello().segment_bytes, 0};
     if (room.segment_bytes == 0) continue;
-    room.answers = status.ok();
     if (!status) {
       room.name += " [" + std::string(errc_name(status.error().code())) + "]";
     } else if (status->draining) {
@@ -117,11 +116,6 @@ Result<HeldArena> Sessions::grant(const ArenaSpec& spec, const std::vector<NodeI
         nodes_of_arena(spec.bytes, spec.parts, ring,
                        [this](const std::vector<NodeIndex>& some) { return rooms_of(some).ddr; });
     const auto stripes = plan_spread(spec.bytes, rooms, spec.parts);
-    const bool heard =
-        std::any_of(rooms.begin(), rooms.end(), [](const NodeRoom& room) { return room.answers; });
-    if (!stripes && !refusal && !heard) {
-      return Error(Errc::kDeadline, "no node answers: " + stripes.error().context());
-    }
     if (!stripes && !refusal) return stripes.error();
     if (!stripes) break;
     const std::size_t refused = full.size();

@@ -19,7 +19,6 @@ struct NodeRoom {
   std::string name;  ///< for people
   std::uint64_t segment_bytes = 0;
   std::uint64_t free_bytes = 0;
-  bool answers = true;  ///< else it may have room
 };
 
 /// An arena lies on as many nodes as it has segments, between these: few, as each that is lost may

@@ -93,7 +93,6 @@ class ActiveReplay final : public TransferSource {
   Bell changed;
 
  private:
-  /// What failure messages name.
   /// Steps whose transfers were all queued at this point of the accelerator's order.
   struct Queued {
     std::uint64_t steps = 0;

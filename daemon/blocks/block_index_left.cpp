@@ -95,7 +95,7 @@ Result<void> BlockIndex::adopt(const Left& left) {
       if (!adopt(from, medium)) return corrupt;
     }
   }
-  // To save blocks ahead may evict others from flash. The last daemon had begun what it wanted.
+  // Saves ahead may evict others from flash. Those that were due began at the last daemon.
   for (const auto& [id, length_bytes] : left.tier(BlockMedium::kDdr).areas) {
     put_off_search(length_bytes);
   }

@@ -57,7 +57,6 @@ struct UcxSettings {
 struct TcpListen {
   std::string host;
   std::string port;
-  [[nodiscard]] bool operator==(const TcpListen&) const = default;
 };
 
 struct FlashPathSettings {

@@ -84,7 +84,7 @@ def budget_of(device_memory):
                          f"bytes; units are {', '.join(_UNITS)}") from None
     if most <= 0:
         raise ValueError(f"device_memory is {device_memory!r}; it has to be more than 0")
-    if not text.endswith("%") and most < _BYTES_MIN:
+    if text.isdigit() and most < _BYTES_MIN:
         raise ValueError(f'device_memory is {device_memory!r}, a number of bytes, and no step fits in so few; write '
                          f'"{text}%" for a share of what the step holds')
     if most >= _BYTES_END:

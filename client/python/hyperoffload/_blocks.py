@@ -74,8 +74,9 @@ def _number(name, value):
 
 
 class Blocks:
-    """A tenant's blocks. Any thread may call anything. After close() all calls but it raise RuntimeError, also those that
-    wait then. secret_file: holds the secret, for configurations that others see or that are logged.
+    """A tenant's blocks. Any thread may call anything. close() ends requests that are under way after a while; from then
+    on calls raise RuntimeError, those that wait, too. take() gives what has ended before.
+    secret_file: holds the secret, for configurations that others see or that are logged.
 
     `items` are (key, address, bytes) for GET and PUT, of which the memory stays where it is until
     the outcome, and keys for EXISTS and REMOVE. The memory is registered as a whole by register(),
@@ -95,7 +96,7 @@ class Blocks:
         self._lib = _library.library()
         _declare(self._lib)
         self._lock = threading.RLock()
-        self._is_closing = False
+        self._is_closing, self._closed = False, threading.Event()
         self._pool = _library.Pool(pool, name)
         self._handle = ctypes.c_void_p()
         self._open = {}    # outcomes by ticket, None where there is none yet
@@ -111,8 +112,8 @@ class Blocks:
             raise
         self.event_fd = self._lib.ho_blocks_event_fd(self._handle)
 
-    def _check_open(self):
-        if self._handle is None:
+    def _check_open(self, begins=False):
+        if self._handle is None or (begins and self._is_closing):
             raise RuntimeError("the blocks are closed")
 
     def register(self, address, size):
@@ -138,7 +139,7 @@ class Blocks:
         ticket = ctypes.c_uint64()
         held = []
         with self._lock:
-            self._check_open()
+            self._check_open(begins=True)
             try:
                 for span, those in spans.items():
                     held.append(self._hold(span, op))
@@ -210,6 +211,9 @@ class Blocks:
     def wait(self, ticket):
         """Waits for the outcomes of a ticket, which ends. Other threads may do the same."""
         while True:
+            outcomes = self.take(ticket)
+            if outcomes is not None:
+                return outcomes
             self.poll()
             outcomes = self.take(ticket)
             if outcomes is not None:
@@ -252,14 +256,18 @@ class Blocks:
     def close(self, patience_s=10.0):
         """Waits for what is under way, and disconnects."""
         with self._lock:
-            if self._handle is None or self._is_closing:
-                return
-            self._is_closing = True
-        end = time.monotonic() + patience_s
-        while self._left and time.monotonic() < end:
-            self.poll()
-            time.sleep(0.001)
-        with self._lock:
-            handle, self._handle, self.event_fd = self._handle, None, -1
-            self._lib.ho_blocks_close(handle)
-            self._pool.close()
+            is_first, self._is_closing = not self._is_closing, True
+        if not is_first:
+            self._closed.wait(patience_s + 1)
+            return
+        try:
+            end = time.monotonic() + patience_s
+            while self._left and time.monotonic() < end:
+                self.poll()
+                time.sleep(0.001)
+        finally:
+            with self._lock:
+                handle, self._handle, self.event_fd = self._handle, None, -1
+                self._lib.ho_blocks_close(handle)
+                self._pool.close()
+            self._closed.set()

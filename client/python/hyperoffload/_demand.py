@@ -17,11 +17,12 @@ from . import _library
 from ._collectives import communicates, is_point_to_point, wait_for, works_in
 from ._meter import Meter, gone_of
 from ._script import where
-from ._step import (bytes_of, bytes_taken, is_view, list_length, new_bytes_of, split, storage_of, tensors_in,
+from ._step import (bytes_of, is_view, list_length, new_bytes_of, own_bytes_taken, split, storage_of, tensors_in,
                     tensors_of, written_in)
 
 # Storages below this size stay on the device: a transfer costs more than it frees.
 BYTES_MIN = 4096
+_FOREIGN_MAX = 1000  # weak references beyond which those of storages that are gone are dropped
 
 
 class Loose:
@@ -73,6 +74,7 @@ class Demand:
         self._declared = set()  # numbers that no plan has
         self._free = {}  # bytes -> of them, those whose storages are gone
         self._call = 0
+        self._foreign = {}  # address -> weak reference, of storages that existed before the run and were used once
         self._returned = {}  # (function, bytes of what it takes) -> bytes it returned, if "meta" tensors say less
         self.works = []  # other threads do them on tensors that may leave, but not before they end
         self.marks = None  # None, or a list for a pair of device.mark()s around each call, without its transfers
@@ -365,9 +367,9 @@ class Demand:
                 used.add(storage._cdata)
                 self.meter.see(storage)
                 loose = self._loose.get(storage._cdata)
-                if (loose is None or loose.stays) and not self.reserved:
-                    if loose is not None or not self._adopt_foreign(storage, function, tensor, result):
-                        self.fixed.see(storage)
+                if (loose.stays if loose is not None else not self._adopt_foreign(
+                        storage, tensor, function, args, kwargs, result)) and not self.reserved:
+                    self.fixed.see(storage)
         if communicates(function):
             self.hand_over(function, tensors, result)
         self.wrote(function, args, kwargs)
@@ -385,24 +387,25 @@ class Demand:
         if self.meter.bytes > self.limit():
             self.room(0)
 
-    def fixed_bytes(self):
-        """Bytes of what exists and never leaves."""
-        self.fixed.sweep()
-        return self.fixed.bytes
-
-    def _adopt_foreign(self, storage, function, tensor, result):
-        """A call has taken a tensor that existed before the run, and that nothing has shown: its storage may leave from
-        now on if the call took most of it, as of weights of a teacher, or of their averages. Returns whether it may.
-        A call takes little of a data set, which other threads may use."""
-        size = storage.nbytes()
-        if not self.adopts or size < BYTES_MIN or storage.device != self.device.where or is_view(function):
+    def _adopt_foreign(self, storage, tensor, function, args, kwargs, result):
+        """A storage that existed before the run may leave once a call writes most of it, or takes it the second time, as
+        averages of weights. Returns whether it may. Threads may use a data set, of which calls take little."""
+        if (not self.adopts or self.reserved or storage.nbytes() < BYTES_MIN or storage.device != self.device.where
+                or is_view(function) or communicates(function) or not self.device.can_resize(storage)
+                or 2 * own_bytes_taken(function, tensor, result) < storage.nbytes()):
             return False
-        returned = sum(bytes_of(each) for each, _ in tensors_in(result))
-        if 2 * bytes_taken(function, bytes_of(tensor), returned) < size or not self.device.can_resize(storage):
-            return False
-        self.add(storage).used = self._call
-        self.fixed.forget(storage)
-        return True
+        address = storage._cdata
+        if len(self._foreign) > _FOREIGN_MAX:
+            self._foreign = {each: seen for each, seen in self._foreign.items() if not seen.expired()}
+        seen = self._foreign.pop(address, None)
+        written = {getattr(storage_of(each), "_cdata", None) for each in written_in(function, args, kwargs)}
+        adopts = address in written or (seen is not None and not seen.expired())
+        if adopts:
+            self.add(storage).used = self._call
+            self.fixed.forget(storage)
+        else:
+            self._foreign[address] = StorageWeakRef(storage)
+        return adopts
 
     def wrote(self, function, args, kwargs):
         """What homes hold of a call's results in place is out of date."""

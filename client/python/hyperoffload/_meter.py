@@ -80,6 +80,10 @@ class Meter:
             self.bytes -= size
             self.plain_bytes -= plain
 
+    def swept_bytes(self):
+        self.sweep()
+        return self.bytes
+
     def restart(self):
         """Forgets the peaks."""
         self.restart_plain()

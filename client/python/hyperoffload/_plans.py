@@ -16,8 +16,8 @@ _HISTORY, _PATTERN_MAX = 64, 16
 _SEEN_MAX = 64
 # A plan that does not fit its steps is made again so often where replan is "once".
 _AGAIN_MAX = 3
-# A plan that was refused is tried again when only this part is left of what could not leave.
-_FREED = 0.9
+# A plan that was refused is tried again when this part is gone of what could not leave, so many bytes at least.
+_FREED, _FREED_MIN = 0.1, 1 << 16
 
 RECORD = object()  # what choose() returns for a step that is to be recorded
 
@@ -119,7 +119,9 @@ class Plans:
             return True
         if signature in self._refused:
             # A checkpoint of the script may have been in the way, and be gone.
-            return fixed_bytes() <= _FREED * self._refused[signature]
+            freed = self._refused[signature] - fixed_bytes()
+            may = self._is_auto or not any(each.is_proven for each in self.replays)
+            return freed >= max(_FREED * self._refused[signature], _FREED_MIN) and may and self._may_again()
         if self._is_auto and first is not None:
             self._seen[signature] = first
             if len(self._seen) > _SEEN_MAX:

@@ -207,8 +207,8 @@ class Run:
             self._recorded()
         elif self._replay is not None:
             replay = self._replay
-            whole = bool(self._plans.replays) and replay.step_ended()  # it may be the last one's, and ended
-            if self._plans.ended(replay if whole else None, self._demand.fixed_bytes):
+            whole = bool(self._plans.replays) and replay.step_ended()  # without plans, an ended one's
+            if self._plans.ended(replay if whole else None, self._demand.fixed.swept_bytes):
                 self._record()
             elif whole:
                 self._planned_step()
@@ -313,7 +313,7 @@ class Run:
             replay = self._plan(graph)
         except (MemoryError, RuntimeError) as error:
             _say(f"steps as step {self._steps + 1} run on demand: {error}")
-            self._plans.refuse(signature, self._demand.fixed_bytes())
+            self._plans.refuse(signature, self._demand.fixed.swept_bytes())
             return
         self._plans.add(replay)
         self._use(replay)

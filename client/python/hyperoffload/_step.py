@@ -1,6 +1,7 @@
 """What a recorded step consists of: alias sets, calls, and the ops that they are in the graph."""
 
 import functools
+import math
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -132,6 +133,12 @@ def _received(function):
         return None
     names = [argument.name for argument in function._schema.arguments]
     return next((name for name in names if name.startswith("output")), names[0] if names else None)
+
+
+def own_bytes_taken(function, tensor, result):
+    """bytes_taken() of a tensor's own memory: where it is expanded, elements have one place."""
+    own = math.prod(count for count, stride in zip(tensor.shape, tensor.stride()) if stride != 0)
+    return bytes_taken(function, own * tensor.element_size(), sum(bytes_of(each) for each, _ in tensors_in(result)))
 
 
 @functools.lru_cache(maxsize=None)

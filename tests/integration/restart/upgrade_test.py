@@ -94,7 +94,7 @@ def what_the_next_daemon_cannot_start_with_holds_it_up(node):
             (node.text + 'tls { certificate: "/none/crt" key: "/none/key" authority: "/none/ca" }\n', "tls", "/none/"),
             (node.text.replace("/control.sock", "/none/control.sock"), "unix_socket", "/none"),
             (node.text.replace('tcp { address: "127.0.0.1" }', 'tcp { address: "192.0.2.7" }'), "192.0.2.7"),
-            (node.text.replace(flash, flash + ".none"), "flash", "does not exist"),
+            (node.text.replace(flash, flash + ".none"), "flash has other paths"),
             (node.text + 'access { jobs: "@nobody-has-this-name" }\n', "nobody-has-this-name"),
             (node.text.replace(f"segment_bytes: {SEGMENT}", f"segment_bytes: {2 * SEGMENT}"), "segment_bytes", "stop the daemon")):
         node.file.write_text(text)

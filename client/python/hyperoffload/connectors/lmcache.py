@@ -53,8 +53,9 @@ class Connector:
     def _submit(self, op, keys, buffers):
         with self._lock:
             future, self._next = self._next, self._next + 1
+            items = []
             try:
-                items = list(keys)
+                items = keys = list(keys)
                 if buffers is not None:
                     if len(buffers) != len(items):
                         raise ValueError("keys and buffers differ in number")
@@ -66,7 +67,7 @@ class Connector:
                     return future
                 self._requests[self._blocks.submit(op, items)] = (future, op, buffers)
             except Exception as error:  # a completion, so that nobody waits forever
-                self._refused.append((future, False, str(error), [False] * (len(keys) if keys is not None else 0)))
+                self._refused.append((future, False, str(error), [False] * len(items)))
                 self._wake()
             return future
 

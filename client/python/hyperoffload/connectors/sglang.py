@@ -111,8 +111,11 @@ class HyperOffloadStorage(HiCacheStorage):
         # Pages of another layout or type have other contents under the same keys, often of the same size.
         layout = [f"{field}={getattr(mem_pool_host, field)}" for field in ("layout", "page_size")
                   if getattr(mem_pool_host, field, None) is not None]
-        self._blocks, last = self._open(layout, str(getattr(mem_pool_host, "dtype", ""))), self._blocks
-        last.close()
+        # From here on nothing is stored without them; where they cannot be had, all is a miss.
+        with self._lock:
+            self._pins.clear()
+        self._blocks.close()
+        self._blocks = self._open(layout, str(getattr(mem_pool_host, "dtype", "")))
         buffer = mem_pool_host.kv_buffer
         for tensor in buffer if isinstance(buffer, (list, tuple)) else (buffer,):
             self._blocks.register(*_place(tensor))

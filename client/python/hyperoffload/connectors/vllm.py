@@ -95,7 +95,7 @@ class HyperOffloadTier(SecondaryTierManager):
         self._blocks = _blocks.Blocks(pool, name="vllm", layout=layout + _namespace(offloading_spec), **parameters)
         self._blocks.register(self._address, view.nbytes)
         self._asked = {}     # key by ticket of a question
-        self._verdicts = {}  # (found, time) by key; found None: asked
+        self._verdicts = {}  # (found, time of its first use) by key; found None: asked
         self._jobs = {}      # (job id, keys, is a store) by ticket
         self._finished = []
         self._told = set()   # why jobs failed
@@ -113,16 +113,20 @@ class HyperOffloadTier(SecondaryTierManager):
     def lookup(self, key, req_context=None):
         """Whether the block is stored; RETRY until its node has answered."""
         self._poll()
-        known = self._verdicts.get(key)
-        if known is not None and (known[0] is None or time.monotonic() - known[1] < _VERDICT_S):
-            return _RETRY if known[0] is None else _HIT if known[0] else _MISS
+        found, since = self._verdicts.get(key, (None, None))
+        if key in self._verdicts and found is None:
+            return _RETRY
+        if found is not None and (since is None or time.monotonic() - since < _VERDICT_S):
+            if since is None:  # it ages from its first use: a caller may ask for many before it comes back
+                self._verdicts[key] = (found, time.monotonic())
+            return _HIT if found else _MISS
         try:
             self._asked[self._blocks.submit(_blocks.EXISTS, [key])] = key
         except Exception:
             return _MISS
         if len(self._verdicts) >= _VERDICTS_MAX:
             self._verdicts = {k: v for k, v in self._verdicts.items() if v[0] is None}
-        self._verdicts[key] = (None, time.monotonic())
+        self._verdicts[key] = (None, None)
         return _RETRY
 
     def submit_store(self, job_metadata):
@@ -157,16 +161,15 @@ class HyperOffloadTier(SecondaryTierManager):
             statuses = self._blocks.take(ticket)
             outcomes = [status == _blocks.OK for status in statuses]
             if ticket in self._asked:
-                self._verdicts[self._asked.pop(ticket)] = (outcomes[0], time.monotonic())
+                self._verdicts[self._asked.pop(ticket)] = (outcomes[0], None)
                 continue
             job_id, keys, stored = self._jobs.pop(ticket)
             if stored and not all(outcomes):
                 self._tell("stores end with " + _library.status_name(next(filter(None, statuses))))
-            now = time.monotonic()
             for key, ok in zip(keys, outcomes):
                 # A load that failed must not be promised again; a store is there now.
                 if stored == ok:
-                    self._verdicts[key] = (ok, now)
+                    self._verdicts[key] = (ok, None)
             result = JobResult(job_id, all(outcomes))
             if not stored and hasattr(result, "successful_keys"):
                 result.successful_keys = [key for key, ok in zip(keys, outcomes) if ok]
@@ -205,10 +208,12 @@ class HyperOffloadTier(SecondaryTierManager):
     def shutdown(self):
         if self._view is None:
             return
-        self.drain_jobs()
-        self._blocks.close()
-        self._view.release()  # vLLM unmaps it
-        self._view = None
+        try:
+            self.drain_jobs()
+        finally:
+            view, self._view = self._view, None
+            self._blocks.close()
+            view.release()  # vLLM unmaps it
 
     # As they were called before.
     get_finished = get_finished_jobs

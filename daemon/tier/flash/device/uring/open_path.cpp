@@ -138,19 +138,27 @@ Result<void> lock(const std::string& name, int fd, DeviceMode mode) {
   return Error(Errc::kConflict, "flash path " + name + ": in use by another daemon (locked)");
 }
 
+/// Bytes that a file lacks to its full length, where the file system says it: others compress.
+std::uint64_t hole_bytes(int fd, std::uint64_t size_bytes) {
+  constexpr std::uint64_t kStatUnit = 512;
+  struct statfs about {};
+  struct stat info {};
+  if (::fstatfs(fd, &about) != 0 || ::fstat(fd, &info) != 0) return 0;
+  if (about.f_type != EXT4_SUPER_MAGIC && about.f_type != XFS_SUPER_MAGIC) return 0;
+  const std::uint64_t has_bytes = static_cast<std::uint64_t>(info.st_blocks) * kStatUnit;
+  return size_bytes - std::min(size_bytes, has_bytes);
+}
+
 /// Allocates holes now: later a write into one could fail in the middle of a job. Where they have
 /// no room, nothing is allocated, which would fill the file system.
-Result<void> allocate(const std::string& name, int fd, const struct stat& info,
-                      std::uint64_t size_bytes, DeviceMode mode) {
-  constexpr std::uint64_t kStatUnit = 512;
+Result<void> allocate(const std::string& name, int fd, std::uint64_t size_bytes, DeviceMode mode) {
   const std::string what = "flash path " + name +
                            ": the file system cannot allocate its full length of " +
                            format_bytes(size_bytes);
-  const std::uint64_t has_bytes = static_cast<std::uint64_t>(info.st_blocks) * kStatUnit;
   struct statvfs room {};
-  if (has_bytes < size_bytes && ::fstatvfs(fd, &room) == 0 &&
-      size_bytes - has_bytes > std::uint64_t{room.f_bfree} * room.f_frsize) {
-    return errno_error(ENOSPC, what);
+  if (::fstatvfs(fd, &room) == 0) {
+    const std::uint64_t free = ::geteuid() == 0 ? room.f_bfree : room.f_bavail;
+    if (hole_bytes(fd, size_bytes) > free * room.f_frsize) return errno_error(ENOSPC, what);
   }
   if (mode != DeviceMode::kReadWrite || size_bytes == 0) return {};
   if (::fallocate(fd, 0, 0, static_cast<off_t>(size_bytes)) == 0) return {};
@@ -202,7 +210,7 @@ Result<OpenPath> open_path(const std::string& name, DeviceMode mode) {
   auto size = size_of(name, out.fd.get(), info);
   if (!size) return size.error();
   if (S_ISREG(info.st_mode) && mode != DeviceMode::kReadOnly) {
-    if (auto whole = allocate(name, out.fd.get(), info, *size, mode); !whole) return whole.error();
+    if (auto whole = allocate(name, out.fd.get(), *size, mode); !whole) return whole.error();
   }
   out.size_bytes = *size / kBlockBytes * kBlockBytes;
   out.memory_alignment = *alignment;
