@@ -168,9 +168,8 @@ int main(int argc, char** argv) {
       program.root(),
       {"SIGTERM and SIGINT end the daemon in order: it gives nothing out, and jobs have drain_ms "
        "to move to other nodes or to end. The second one hastens the end. SIGHUP applies changes "
-       "of log_level, drain_ms, flash_unused_s_max, "
-       "nodes, access, quotas and tls, and reads the certificates again; other fields need a "
-       "restart.",
+       "of log_level, drain_ms, flash_unused_s_max, nodes, access, quotas and tls, and reads the "
+       "certificates again; other fields need a restart.",
        {"hyperoffloadd --config node.textproto --check-config"},
        {{ho::cli::kExitDone, "ended by SIGTERM, or the configuration is fine"},
         {ho::cli::kExitNo, "could not start, or failed"},

@@ -94,8 +94,8 @@ Result<void> check_ports(const DaemonConfig& config, const std::set<std::string>
   return {};
 }
 
-/// check_machine() and check_start(), for what a daemon does not have that runs with `now`. Also
-/// its users must be known, without which it would start and let nobody in.
+/// As check_machine() and check_start(), beside the running daemon, whose configuration is `now`.
+/// Also the users must be known: without them the next daemon would start and let nobody in.
 Result<void> check_follower(const DaemonConfig& next, const DaemonConfig& now,
                             const HeldPages& held) {
   if (auto able = check_machine(next, held); !able) return able;

@@ -32,9 +32,8 @@ void Sessions::note_renewed(std::size_t node, const RenewedLease& renewed) {
   }
   if (now.end && !before.end) {
     log(LogLevel::kWarning,
-        "a node's daemon ends: what this job's plans keep there moves to other nodes between "
-        "steps, "
-        "as far as these have room; the rest is lost",
+        "a node's daemon ends: what this job's plans keep there moves to other nodes between steps "
+        "as far as these have room, and the rest is lost",
         {{"node", label}, {"left_ms", std::to_string(renewed.ending->count())}});
   }
 }

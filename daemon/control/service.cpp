@@ -438,8 +438,8 @@ void Service::tick() {
   const std::vector<SessionId> lapsed = pool_.tick(now);
   // The next daemon must not take the time of a stop for one in which leases ran. First the leases:
   // a process that dies in between leaves them longer rather than shorter.
-  for (const auto& [id, session] : pool_.sessions()) {
-    if (pool_.leases_moved()) keeper_.renewed(id, session.lease_end);
+  if (pool_.leases_moved()) {
+    for (const auto& [id, session] : pool_.sessions()) keeper_.renewed(id, session.lease_end);
   }
   keeper_.tick(now);
   for (const SessionId session : lapsed) {

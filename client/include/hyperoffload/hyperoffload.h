@@ -595,9 +595,7 @@ HO_API ho_status ho_find_storage(const ho_runtime* runtime, const char* name, ho
 /* Declares a storage that no plan has. It is not on the device and has no value until ho_adopt. A
  * plan that is loaded later and has a persistent storage of this name shares it. name: NULL or ""
  * if no plan will have it. Its home is allocated when it is first evicted.
- * HO_ALREADY_EXISTS: there is one with this name. HO_INVALID_ARGUMENT: 0 bytes, or beyond the
- * limit.
- */
+ * HO_ALREADY_EXISTS: there is one with this name. HO_INVALID_ARGUMENT: 0, or beyond 2^50 bytes. */
 HO_API ho_status ho_declare(ho_runtime* runtime, const char* name, uint64_t bytes, ho_storage* out);
 /* Forgets a declared storage; its memory on the device belongs to the job.
  * HO_CONFLICT: a loaded plan has it. */

@@ -157,6 +157,30 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("plans: what lies on a node whose daemon is stopped moves to others in the time it has") {
+  for (const char* transport : {"auto", "tcp"}) {
+    INFO("transport " << transport);
+    TwoNodes nodes({.ddr_bytes = 64U << 20U, .lease_ms = 1500, .nodes = 3, .drain_ms = 60'000});
+    const PoolHandle pool = connect_pool(nodes.address(0), transport);
+    Prng random(3);
+    const auto plans = some_plans(random);
+    PlannedJob job(pool.get(), plans[0], 3);
+    for (std::size_t i = 1; i < plans.size(); ++i) job.add(plans[i]);
+    REQUIRE(job.error() == "");
+    act(job, plans.size(), random, 5);
+    REQUIRE(nodes.granted_bytes(1) > 0);
+    nodes.daemon(1).send(SIGTERM);
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (nodes.granted_bytes(1) > 0) {
+      REQUIRE(std::chrono::steady_clock::now() < end);
+      act(job, plans.size(), random, 1);
+    }
+    nodes.daemon(1).send(SIGKILL);
+    nodes.daemon(1).wait();
+    act(job, plans.size(), random, 10);
+  }
+}
+
 TEST_CASE("plans: a plan uses nodes that came after the job connected, others go on as they are") {
   for (const char* transport : {"auto", "tcp"}) {
     INFO("transport " << transport);

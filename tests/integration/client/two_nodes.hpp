@@ -24,6 +24,7 @@ struct PoolSpec {
   int nodes = 2;                         ///< more than two for what two cannot show
   const char* racks = "";                ///< a letter a node; empty: none is configured
   std::uint64_t link_bytes_per_s = 0;    ///< of a node's tcp; 0: no limit
+  std::uint64_t drain_ms = 500;
 };
 
 /// A pool of real daemons, two unless the test asks for more, on this machine, reached by Unix

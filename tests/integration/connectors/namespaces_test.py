@@ -18,6 +18,7 @@ os.environ["HYPEROFFLOAD_LIBRARY"] = library
 sys.path.insert(0, package)
 from hyperoffload import _blocks  # noqa: E402
 from hyperoffload.connectors.sglang import HyperOffloadStorage  # noqa: E402
+from hyperoffload.connectors import vllm  # noqa: E402
 from hyperoffload.connectors.vllm import HyperOffloadTier  # noqa: E402
 
 BLOCK = 64 << 10
@@ -94,6 +95,15 @@ class Namespaces(unittest.TestCase):
             self.assertIs(self.until(lambda tier=self.tier(same, view): tier.lookup(b"key")), True)
             for spec in others:
                 self.assertIs(self.until(lambda tier=self.tier(spec, view): tier.lookup(b"key")), False)
+
+    def test_vllm_is_not_promised_what_was_there_long_ago(self):
+        memory = bytearray(BLOCK)
+        tier = self.tier(None, memoryview(memory).cast("B", (1, BLOCK)))
+        tier.submit_store(Some(job_id=1, keys=[b"key"], chunk_ids=[0]))
+        self.assertTrue(self.until(tier.get_finished_jobs)[0].success)
+        self.assertEqual(self.blocks(tenant="chat", model="llama").run(_blocks.REMOVE, [b"key"]), [True])
+        time.sleep(vllm._UNUSED_S)  # pylint: disable=protected-access
+        self.assertIs(self.until(lambda: tier.lookup(b"key")), False)
 
     def test_vllm_gets_its_memory_back_and_hears_why_jobs_fail(self):
         memory = mmap.mmap(-1, 4 * 1024)

@@ -348,7 +348,9 @@ def a_drained_node_is_shown(folder, etcd, start):
     assert states() == {"a": False, "b": True}
     waiting = subprocess.Popen([CLI, "drain", "1", "--wait", "--pool", a.pool], stdout=subprocess.PIPE, text=True)
     session = b.own("sessions")["sessions"][0]["session_id"]
-    assert subprocess.run([CLI, "evict", f"1:{session}", "--pool", a.pool]).returncode == 0
+    refused = subprocess.run([CLI, "evict", f"none:{session}", "--pool", a.pool], capture_output=True, text=True)
+    assert refused.returncode == 1 and "the pool has no node none" in refused.stderr, refused
+    assert subprocess.run([CLI, "evict", f"b:{session}", "--pool", a.pool]).returncode == 0
     assert waiting.communicate(timeout=60)[0] == "node 1: drained, empty\n" and waiting.returncode == 0
     assert subprocess.run([HOLDER, b.pool, str(SEGMENT)]).returncode == 1
     assert pool("undrain", "b") == [{"node": "b", "undrained": True}]

@@ -128,13 +128,11 @@ void add_drain(Program& program, const PoolOptions& defaults) {
       drain,
       {"A drained node takes no new session, grant or extent, and tells the jobs that it holds "
        "memory for. What their plans keep there moves to other nodes between steps, if those have "
-       "room. Published tensors, and memory and scratch flash that a job manages itself, stay "
-       "until "
-       "it ends; `hyperoffload evict` ends one. Published tensors get no new readers there, and "
-       "cannot be "
-       "saved: run `hyperoffload objects save` before, or undrain. A drain lasts until undrain, or "
-       "until the daemon restarts. Run it as root or as the daemon's user, or with a certificate "
-       "of role admin.",
+       "room. Published tensors, and memory and flash that a job manages itself, stay until it "
+       "ends; `hyperoffload evict` ends one. Published tensors get no new readers there, and "
+       "cannot be saved: run `hyperoffload objects save` before, or undrain. A drain lasts until "
+       "undrain, or until the daemon restarts. Run it as root or as the daemon's user, or with a "
+       "certificate of role admin.",
        {"hyperoffload drain 2 --wait && systemctl stop hyperoffloadd"},
        {{kExitDone, "the nodes are drained; with --wait, empty"},
         {kExitNo, "a node refused, or did not answer"},

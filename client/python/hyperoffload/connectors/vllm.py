@@ -43,8 +43,9 @@ try:
 except ImportError:
     RequestOffloadingContext = types.SimpleNamespace
 
-# A verdict is asked for again after this long: blocks come and go, and a load fails where one has gone.
-_VERDICT_S = 0.1
+# A verdict is asked for again so long after its first use, or where nobody has used it, after its answer: blocks come
+# and go, and a load fails where one has gone.
+_USED_S, _UNUSED_S = 0.1, 2.0
 _VERDICTS_MAX = 100_000
 # Attributes of an offloading_spec that tell rows of one meaning from others, in both forms that it has had.
 _NAMESPACE = (
@@ -95,7 +96,7 @@ class HyperOffloadTier(SecondaryTierManager):
         self._blocks = _blocks.Blocks(pool, name="vllm", layout=layout + _namespace(offloading_spec), **parameters)
         self._blocks.register(self._address, view.nbytes)
         self._asked = {}     # key by ticket of a question
-        self._verdicts = {}  # (found, time of its first use) by key; found None: asked
+        self._verdicts = {}  # (found, until when it holds, whether it was used) by key; found None: asked
         self._jobs = {}      # (job id, keys, is a store) by ticket
         self._finished = []
         self._told = set()   # why jobs failed
@@ -113,20 +114,22 @@ class HyperOffloadTier(SecondaryTierManager):
     def lookup(self, key, req_context=None):
         """Whether the block is stored; RETRY until its node has answered."""
         self._poll()
-        found, since = self._verdicts.get(key, (None, None))
-        if key in self._verdicts and found is None:
-            return _RETRY
-        if found is not None and (since is None or time.monotonic() - since < _VERDICT_S):
-            if since is None:  # it ages from its first use: a caller may ask for many before it comes back
-                self._verdicts[key] = (found, time.monotonic())
-            return _HIT if found else _MISS
+        if key in self._verdicts:
+            found, end, is_used = self._verdicts[key]
+            if found is None:
+                return _RETRY
+            now = time.monotonic()
+            if now < end:
+                if not is_used:  # a caller may ask for many keys before it comes back to this one
+                    self._verdicts[key] = (found, now + _USED_S, True)
+                return _HIT if found else _MISS
         try:
             self._asked[self._blocks.submit(_blocks.EXISTS, [key])] = key
         except Exception:
             return _MISS
         if len(self._verdicts) >= _VERDICTS_MAX:
             self._verdicts = {k: v for k, v in self._verdicts.items() if v[0] is None}
-        self._verdicts[key] = (None, None)
+        self._verdicts[key] = (None, None, False)
         return _RETRY
 
     def submit_store(self, job_metadata):
@@ -161,15 +164,16 @@ class HyperOffloadTier(SecondaryTierManager):
             statuses = self._blocks.take(ticket)
             outcomes = [status == _blocks.OK for status in statuses]
             if ticket in self._asked:
-                self._verdicts[self._asked.pop(ticket)] = (outcomes[0], None)
+                self._verdicts[self._asked.pop(ticket)] = (outcomes[0], time.monotonic() + _UNUSED_S, False)
                 continue
             job_id, keys, stored = self._jobs.pop(ticket)
             if stored and not all(outcomes):
                 self._tell("stores end with " + _library.status_name(next(filter(None, statuses))))
+            end = time.monotonic() + _UNUSED_S
             for key, ok in zip(keys, outcomes):
                 # A load that failed must not be promised again; a store is there now.
                 if stored == ok:
-                    self._verdicts[key] = (ok, None)
+                    self._verdicts[key] = (ok, end, False)
             result = JobResult(job_id, all(outcomes))
             if not stored and hasattr(result, "successful_keys"):
                 result.successful_keys = [key for key, ok in zip(keys, outcomes) if ok]
