@@ -138,13 +138,22 @@ Result<void> lock(const std::string& name, int fd, DeviceMode mode) {
   return Error(Errc::kConflict, "flash path " + name + ": in use by another daemon (locked)");
 }
 
-/// Bytes that a file lacks to its full length, where the file system says it: others compress.
+/// Whether a file system allocates a file's holes ahead, and says in st_blocks what it has of them:
+/// others compress, and files that ext2 or ext3 mapped without extents have no fallocate().
+bool allocates_ahead(int fd) {
+  struct statfs about {};
+  if (::fstatfs(fd, &about) != 0) return false;
+  if (about.f_type == XFS_SUPER_MAGIC) return true;
+  unsigned int flags = 0;  // The request is declared with a long, but writes an int.
+  return about.f_type == EXT4_SUPER_MAGIC && ::ioctl(fd, FS_IOC_GETFLAGS, &flags) == 0 &&
+         (flags & FS_EXTENT_FL) != 0;
+}
+
+/// Bytes that a file lacks to its full length, where fallocate() would allocate them.
 std::uint64_t hole_bytes(int fd, std::uint64_t size_bytes) {
   constexpr std::uint64_t kStatUnit = 512;
-  struct statfs about {};
   struct stat info {};
-  if (::fstatfs(fd, &about) != 0 || ::fstat(fd, &info) != 0) return 0;
-  if (about.f_type != EXT4_SUPER_MAGIC && about.f_type != XFS_SUPER_MAGIC) return 0;
+  if (!allocates_ahead(fd) || ::fstat(fd, &info) != 0) return 0;
   const std::uint64_t has_bytes = static_cast<std::uint64_t>(info.st_blocks) * kStatUnit;
   return size_bytes - std::min(size_bytes, has_bytes);
 }
