@@ -58,16 +58,16 @@ Result<std::vector<HomeNodes>> choose_homes(const HomePool& pool,
 std::optional<LeavingHome> leaving_home(const HomePool& pool, const HomeNodes& nodes) {
   const auto lost = [&](std::size_t h) { return pool.is_lost(nodes[h]); };
   const auto drained = [&](std::size_t h) { return pool.is_drained(nodes[h]); };
-  if (lost(0) && lost(1)) return std::nullopt;  // no value is left to copy
   LeavingHome out;
   out.lost = lost(0) || lost(1);
+  out.both = lost(0) && lost(1);
   if (!out.lost && !drained(0) && !drained(1)) return std::nullopt;
   out.home = (out.lost ? lost(0) : drained(0)) ? 0 : 1;
   const NodeIndex stays = nodes[1 - out.home];
   const FailureDomains domains = pool.domains();
   out.nodes = pool.candidates(Nearness::kAny);
   std::erase_if(out.nodes, [&](NodeIndex node) {
-    return !domains.are_apart(node, stays) || pool.is_drained(node);
+    return (!out.both && !domains.are_apart(node, stays)) || pool.is_drained(node);
   });
   if (out.nodes.empty()) return std::nullopt;
   std::stable_sort(out.nodes.begin(), out.nodes.end(), [&](NodeIndex a, NodeIndex b) {
@@ -79,8 +79,11 @@ std::optional<LeavingHome> leaving_home(const HomePool& pool, const HomeNodes& n
 HomeRepair plan_home_repair(const ValuePlace& place, const LeavingHome& leaving) {
   const std::size_t leaves = leaving.home;
   const std::size_t stays = 1 - leaves;
-  const auto has_value = [&](std::size_t h) { return (place.stale_homes & 1U << h) == 0; };
-  if (place.at_home && (has_value(stays) || (!leaving.lost && has_value(leaves)))) {
+  const auto has_value = [&](std::size_t h) {
+    const bool lost = leaving.both || (leaving.lost && h == leaves);
+    return !lost && (place.stale_homes & 1U << h) == 0;
+  };
+  if (place.at_home && (has_value(stays) || has_value(leaves))) {
     return {HomeRepair::How::kCopy, has_value(stays) ? stays : leaves};
   }
   const bool gone = place.at_home && !place.on_device;

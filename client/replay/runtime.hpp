@@ -169,6 +169,7 @@ class Runtime {
   [[nodiscard]] Result<bool> leave_drained(TimePoint end);
   [[nodiscard]] Result<void> wait_at_rest();
   void report_copies();
+  void replace_both_homes(HeldStorage& storage);
   [[nodiscard]] Result<bool> repair_storages(TimePoint end);
   /// `look` gets the homes of each storage that has two.
   template <typename Look>

@@ -37,6 +37,22 @@ Result<bool> Runtime::repair_storages(TimePoint end) {
   return true;
 }
 
+/// A value on the device that no home is left to take cannot wait for the repair. Between runs.
+void Runtime::replace_both_homes(HeldStorage& storage) {
+  bool replaced = false;
+  while (storage.doubled) {
+    const auto leaving = storages_->leaving(*storage.doubled);
+    if (!leaving || !(leaving->both || replaced)) break;
+    const auto repaired = storages_->repair(storage, *leaving);
+    if (!repaired || !*repaired) break;
+    replaced = true;
+    counters_.repaired_storages += 1;
+  }
+  for (const auto& plan : plans_) {
+    if (replaced) plan->follow_homes();
+  }
+}
+
 /// Tells the daemons how many values have one home in place of two.
 void Runtime::report_copies() {
   if (pool_.losses() == 0) return;
@@ -250,11 +266,12 @@ Result<std::uint64_t> Plan::repair_homes() {
       Input* const input = input_of(own.storage);
       const auto guard =
           input != nullptr ? std::unique_lock(input->moving) : std::unique_lock<std::mutex>();
-      // The home that stays has an older value. The job's next write goes to it.
+      // The home that stays has an older value, or is lost. The job's next write goes to it.
       const auto lacks = [&](std::uint8_t missed) {
         return (missed & 1U << (1 - leaving->home)) != 0;
       };
-      if (input != nullptr && (lacks(input->missed[0]) || lacks(input->missed[1]))) {
+      if (input != nullptr &&
+          (leaving->both || lacks(input->missed[0]) || lacks(input->missed[1]))) {
         later = true;
         break;
       }
@@ -276,7 +293,7 @@ Result<std::uint64_t> Plan::repair_homes() {
       count += 1;
     }
   }
-  if (later) return Error(Errc::kUnavailable, "the home that stays missed an INPUT's value");
+  if (later) return Error(Errc::kUnavailable, "no home that stays has an INPUT's value");
   return count;
 }
 

@@ -22,6 +22,7 @@ Result<HeldStorage*> Runtime::find_held(StorageNumber number) {
 }
 
 Result<void> Runtime::store(HeldStorage& storage) {
+  if (running_ == nullptr) replace_both_homes(storage);
   if (auto stored = storages_->store(storage); !stored) return moved_badly(stored.error());
   counters_.stored_bytes += storage.bytes;
   return {};

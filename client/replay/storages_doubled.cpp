@@ -68,12 +68,17 @@ Result<std::vector<DoubledHome>> Storages::allocate_doubled(std::span<const Doub
 bool Storages::lacks_home(const HeldStorage& storage) {
   const ValuePlace& place = storage.place;
   if (!place.at_home) return true;
-  for (std::size_t h = 0; h < 2 && storage.home.doubled(); ++h) {
-    if ((place.stale_homes & 1U << h) == 0) continue;
+  if (!storage.home.doubled()) return false;
+  bool found = false;
+  for (std::size_t h = 0; h < 2; ++h) {
     const NodeIndex node = storage.home.place(h).node();
-    if (pool_.engine().call([&] { return pool_.engine().mover().usable(node); })) return true;
+    if ((place.stale_homes & 1U << h) == 0) {
+      found = found || !pool_.is_lost(node);
+    } else if (pool_.engine().call([&] { return pool_.engine().mover().usable(node); })) {
+      return true;
+    }
   }
-  return false;
+  return !found;
 }
 
 bool Storages::is_whole(const DoubledHome& doubled) const {

@@ -313,6 +313,38 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("hosted copies: a value on the device gets new homes once both of its own are lost") {
+  for (const bool evicts_at_once : {false, true}) {
+    INFO((evicts_at_once ? "it leaves the device at once" : "it stays on the device for now"));
+    TwoNodes nodes({.nodes = 4});
+    Job job(nodes.address(0));
+    std::vector<ho_storage> storages;
+    job.evict_one(storages);
+    CHECK(job.has(storages[0], std::byte{1}));
+    int killed = 0;
+    for (int node = 0; node < 4; ++node) {
+      if (nodes.granted_bytes(node) == 0) continue;
+      kill(nodes, node);
+      killed += 1;
+    }
+    REQUIRE(killed == 2);
+    wait_until([&] { return job.runtime.counters().nodes_lost == 2; });
+    // Some time after the loss, or when a value leaves.
+    const ho_storage other = job.runtime.declare("", kBytes);
+    job.adopt(other, std::byte{99});
+    if (!evicts_at_once) {
+      wait_until([&] {
+        job.runtime.evict(other);
+        return job.runtime.counters().halved_storages == 0;
+      });
+    }
+    job.runtime.evict(storages[0]);
+    CHECK(job.has(storages[0], std::byte{1}));
+    CHECK(job.has(other, std::byte{99}));
+    CHECK(job.runtime.counters().halved_storages == 0);
+  }
+}
+
 TEST_CASE("hosted copies: a node that was lost and is back gets second homes again") {
   TwoNodes nodes;
   Job job(nodes.address(0));

@@ -345,6 +345,9 @@ void PoolJob::check_healed() {
   for (const Held& held : held_) {
     if (!held.nodes) continue;
     if (const auto leaving = client::leaving_home(pool, *held.nodes)) {
+      // No repair brings back what both nodes had.
+      const auto repair = client::plan_home_repair(held.place, *leaving);
+      if (leaving->both && (held.input || repair.how == client::HomeRepair::How::kLost)) continue;
       wrong("storage " + std::to_string(held.number) + " has a home on a " +
             (leaving->lost ? "lost" : "drained") + " node, long after all faults");
     }

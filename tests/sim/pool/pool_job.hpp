@@ -256,6 +256,7 @@ class PoolJob {
   std::uint64_t turns_ = 0;
   std::vector<Fibers::Fiber*> fibers_;
   std::uint32_t losses_seen_ = 0;
+  std::uint32_t loads_ = 0;  ///< that found no two nodes for a value
   std::optional<TimePoint> repair_at_;
   TimePoint look_at_;
   std::map<std::uint32_t, TimePoint> tried_;

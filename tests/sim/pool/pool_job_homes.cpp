@@ -18,6 +18,8 @@ using client::Nearness;
 constexpr Duration kRepairAfter = std::chrono::milliseconds(200);
 constexpr Duration kLookAgain = std::chrono::seconds(1);
 constexpr std::uint64_t kAlign = 64;
+constexpr std::uint32_t kLoadsMax = 3;
+constexpr Duration kLoadPause = std::chrono::seconds(1);
 
 }  // namespace
 
@@ -103,7 +105,15 @@ Result<void> PoolJob::allocate_two(Held& held) {
     }
     std::vector<std::uint64_t> wanted(pool.nodes, 0);
     const auto chosen = client::choose_homes(pool, std::span(&wish, 1), full, kAlign, wanted);
-    if (!chosen) return chosen.error();
+    if (!chosen) {
+      // A daemon that has just started does not know the others yet: a later load finds them.
+      if (loads_ == kLoadsMax) return chosen.error();
+      loads_ += 1;
+      world_.fibers().sleep(kLoadPause);
+      use_new_nodes();
+      full.clear();
+      continue;
+    }
     const HomeNodes nodes = chosen->front();
     std::array<Arena*, 2> arenas{};
     std::size_t h = 0;
@@ -258,7 +268,7 @@ bool PoolJob::replace_home(Held& held, const client::LeavingHome& leaving) {
   if (held.input) {
     // The home that stays has an older value. The job's next write goes to it.
     const auto lacks = static_cast<std::uint8_t>(1U << (1 - leaves));
-    if (((held.missed[0] | held.missed[1]) & lacks) != 0) return false;
+    if (leaving.both || ((held.missed[0] | held.missed[1]) & lacks) != 0) return false;
     place.at_home = true;
   }
   HomeRepair plan = client::plan_home_repair(place, leaving);
@@ -333,6 +343,7 @@ void PoolJob::check_two_domains() {
   const auto domains = home_pool().domains();
   for (const Held& held : held_) {
     if (!held.nodes || domains.are_apart((*held.nodes)[0], (*held.nodes)[1])) continue;
+    if (!whole(held)) continue;
     return wrong("two homes of storage " + std::to_string(held.number) + " can be lost together");
   }
 }
