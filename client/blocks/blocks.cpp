@@ -25,7 +25,11 @@ struct Pinning {
   std::mutex mutex;
   std::condition_variable changed;
   std::size_t left = 0;
-  std::vector<BlocksPinned> pinned;  ///< by question
+  struct Answer {
+    bool came = false;
+    BlocksPinned pinned;
+  };
+  std::vector<Answer> answers;  ///< by question
 };
 
 }  // namespace
@@ -72,6 +76,20 @@ std::optional<std::size_t> Blocks::route(const BlockDigest& key) const {
   return best;
 }
 
+/// Whether a node is to be asked something now. One that is silent gets one try at a time.
+bool Blocks::asks(Node& node) {
+  if (!node.silent_until) return true;
+  const TimePoint now = clock_.now();
+  if (now < *node.silent_until) return false;
+  node.silent_until = now + kSilence;
+  return true;
+}
+
+void Blocks::heard(std::size_t node) {
+  const std::lock_guard lock(mutex_);
+  nodes_[node].silent_until.reset();
+}
+
 Result<std::uint64_t> Blocks::submit(BlockOp op, std::span<const BlockItem> items) {
   if (items.empty()) return Error(Errc::kInvalidArgument, "no blocks");
   std::vector<Element> elements(items.size());
@@ -97,9 +115,12 @@ Result<std::uint64_t> Blocks::submit(BlockOp op, std::span<const BlockItem> item
   std::vector<BatchPtr> filling(nodes_.size());
   for (Element& element : elements) {
     const auto node = route(element.item.name.digest);
-    if (!node) {
-      done_.push_back(
-          {{ticket, element.index, failed(op, Errc::kUnavailable)}, {}, nullptr, false});
+    // A removal has to be tried, however long it takes.
+    const bool asked =
+        node && (filling[*node] != nullptr || op == BlockOp::kRemove || asks(nodes_[*node]));
+    if (!asked) {
+      const Errc code = failed(op, node ? Errc::kDeadline : Errc::kUnavailable);
+      done_.push_back({{ticket, element.index, code}, {}, nullptr, false});
       continue;
     }
     BatchPtr& batch = filling[*node];
@@ -155,6 +176,7 @@ std::size_t Blocks::drain(std::span<BlockDone> out) {
 
 Blocks::Matched Blocks::match(std::span<const BlockName> chain) {
   struct Question {
+    std::size_t node = 0;
     StorePtr store;
     std::vector<BlockDigest> keys;
     std::vector<std::size_t> positions;  // in the chain, by key
@@ -166,49 +188,53 @@ Blocks::Matched Blocks::match(std::span<const BlockName> chain) {
   std::unique_lock own(mutex_);
   for (std::size_t i = 0; i < out.count; ++i) {
     const auto node = route(chain[i].digest);
-    if (!node) {
+    if (!node || (filling[*node] == SIZE_MAX && !asks(nodes_[*node]))) {
       out.count = i;
       break;
     }
     std::size_t& at = filling[*node];
     if (at == SIZE_MAX || questions[at].keys.size() == kBlockKeysMax) {
       at = questions.size();
-      questions.push_back({nodes_[*node].store, {}, {}});
+      questions.push_back({*node, nodes_[*node].store, {}, {}});
     }
     questions[at].keys.push_back(chain[i].digest);
     questions[at].positions.push_back(i);
   }
   own.unlock();
   const auto waiting = std::make_shared<Pinning>();
-  waiting->pinned.resize(questions.size());
+  waiting->answers.resize(questions.size());
   waiting->left = questions.size();
   for (std::size_t at = 0; at < questions.size(); ++at) {
-    const auto told = [waiting, at](const Result<BlocksPinned>& answer) {
+    const Question& one = questions[at];
+    const auto told = [weak = weak_from_this(), waiting, at,
+                       node = one.node](const Result<BlocksPinned>& answer) {
+      if (const auto self = answer ? weak.lock() : nullptr) self->heard(node);
       const std::lock_guard lock(waiting->mutex);
-      if (answer) waiting->pinned[at] = *answer;
+      waiting->answers[at] = {true, answer ? *answer : BlocksPinned{}};
       waiting->left -= 1;
       waiting->changed.notify_all();
     };
-    const Question& one = questions[at];
     const auto asked = one.store->at.control->pin(one.keys, options_.pin_time, told);
     if (!asked) told(asked.error());
   }
-  std::vector<BlocksPinned> pinned;
+  std::vector<Pinning::Answer> answers;
   {
     // An answer that comes later pins its blocks until their time is over.
     std::unique_lock lock(waiting->mutex);
     waiting->changed.wait_for(lock, kMatchTimeout, [&] { return waiting->left == 0; });
-    pinned = waiting->pinned;
+    answers = waiting->answers;
   }
   std::vector<std::pair<StorePtr, std::uint64_t>> pins;
+  own.lock();
   for (std::size_t at = 0; at < questions.size(); ++at) {
     const Question& one = questions[at];
-    if (pinned[at].pin != 0) pins.emplace_back(one.store, pinned[at].pin);
-    if (pinned[at].count >= one.positions.size()) continue;
-    out.count = std::min(out.count, one.positions[pinned[at].count]);
+    const BlocksPinned& pinned = answers[at].pinned;
+    if (!answers[at].came) nodes_[one.node].silent_until = clock_.now() + kSilence;
+    if (pinned.pin != 0) pins.emplace_back(one.store, pinned.pin);
+    if (pinned.count >= one.positions.size()) continue;
+    out.count = std::min(out.count, one.positions[pinned.count]);
   }
   if (pins.empty()) return out;
-  own.lock();
   out.pin = next_pin_++;
   pins_.emplace(out.pin, std::move(pins));
   own.unlock();

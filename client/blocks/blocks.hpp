@@ -67,6 +67,10 @@ struct BlockDone {
 /// thread, where it also ends what is past its deadline: the descriptor is a timer, which fires at
 /// the next deadline, or at once when something is done.
 ///
+/// A node that let a deadline pass is not asked for kSilence, unless it answers meanwhile: its
+/// blocks are misses at once, since a cache that makes its user wait is worse than none. Then one
+/// request tries.
+///
 /// A node's store ends with its daemon. Requests to it fail from then on, until reopened() gives
 /// the store of the next daemon. What a request has of a store (blocks, segments, pins) it uses
 /// with that one only: the next daemon gives the same numbers to other things.
@@ -80,6 +84,7 @@ class Blocks final : public TransferSource, public std::enable_shared_from_this<
   static constexpr std::size_t kActiveMax = 12;
   static constexpr std::size_t kBlocksPerRequest = 1024;
   static constexpr std::size_t kMovingMax = 2048;  ///< transfers handed to the mover
+  static constexpr Duration kSilence = std::chrono::seconds(5);
   /// Names of a chain that match() looks at: eight requests to a node at a time.
   static constexpr std::size_t kMatchedMax = 8 * kBlockKeysMax;
 
@@ -180,6 +185,7 @@ class Blocks final : public TransferSource, public std::enable_shared_from_this<
     StorePtr store;
     std::deque<BatchPtr> queue;  ///< to be asked
     std::size_t active = 0;
+    std::optional<TimePoint> silent_until;  ///< it let a deadline pass, and has not answered since
   };
   struct Move {
     BatchPtr batch;
@@ -207,6 +213,8 @@ class Blocks final : public TransferSource, public std::enable_shared_from_this<
   Blocks(Engine& engine, Options options, UniqueFd timer);
   // All below with the lock, unless they say otherwise.
   [[nodiscard]] std::optional<std::size_t> route(const BlockDigest& key) const;
+  [[nodiscard]] bool asks(Node& node);
+  void heard(std::size_t node);  ///< without the lock
   void pump(Node& node);
   [[nodiscard]] Result<void> ask(const BatchPtr& batch);
   template <typename Value>

@@ -62,6 +62,7 @@ BlocksControl::Answered<Value> Blocks::on_answer(const BatchPtr& batch,
     const std::lock_guard lock(self->mutex_);
     if (self->closing_) return;
     Node& node = self->nodes_[at];
+    if (value) node.silent_until.reset();
     if (!is_put) node.active -= 1;
     const BatchPtr live = asked.lock();  // null: it has ended
     if (live && (live->phase == Phase::kAsking || live->phase == Phase::kSettling)) {
@@ -402,6 +403,7 @@ void Blocks::expire(TimePoint now) {
   for (const BatchPtr& batch : late) {
     batch->expired = true;
     if (batch->phase == Phase::kMoving) continue;
+    nodes_[batch->node].silent_until = now + kSilence;
     end_all(batch, failed(batch->op, Errc::kDeadline));
   }
 }

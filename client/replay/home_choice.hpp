@@ -56,8 +56,8 @@ struct LeavingHome {
   bool both = false;             ///< the other is lost, too: its turn comes next
   std::vector<NodeIndex> nodes;  ///< that may take its place, the best first; one at least
 };
-/// Which one lies on a lost node, or else on a drained one; nothing: neither, or no node may take its
-/// place.
+/// Which one lies on a lost node, or else on a drained one; nothing: neither, or no node may take
+/// its place.
 [[nodiscard]] std::optional<LeavingHome> leaving_home(const HomePool& pool, const HomeNodes& nodes);
 
 /// How a value comes to the home that replaces one.

@@ -111,7 +111,7 @@ class Storages {
   [[nodiscard]] StorageHome home_of(const DoubledHome& doubled) const;
   void give_back(const DoubledHome& doubled);
 
-  /// Whether the value is not in every home that it could be stored to now, or in none that is left.
+  /// Whether the value is not in every home that it could be stored to now, or no home is left.
   [[nodiscard]] bool lacks_home(const HeldStorage& storage);
   /// Whether both are on nodes that are there.
   [[nodiscard]] bool is_whole(const DoubledHome& doubled) const;

@@ -24,6 +24,10 @@
  * gets are HO_NOT_FOUND and puts HO_UNAVAILABLE. To use the node again, close the blocks, and open
  * them on a new connection (ho_connect).
  *
+ * A node that does not answer. The first request waits for its deadline. From then on the node's
+ * keys are HO_NOT_FOUND at once, also for ho_blocks_match, and puts HO_DEADLINE; every 5 s one
+ * request tries, and the node is used again when it answers. Removals always try.
+ *
  * Outcomes. Each submitted item has exactly one outcome, whatever fails. If a get is HO_OK, its
  * memory has the bytes that were put for its key: ho_blocks_drain compares a checksum of key and
  * bytes, on the calling thread. The only other outcome of a get is HO_NOT_FOUND: the block was not

@@ -1,6 +1,5 @@
 // KV blocks through the C ABI, over two real daemons.
 #include <hyperoffload/blocks.h>
-#include <poll.h>
 #include <sys/mman.h>
 
 #include <array>
@@ -8,7 +7,6 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
-#include <fstream>
 #include <future>
 #include <hyperoffload/blocks.hpp>
 #include <map>
@@ -16,113 +14,20 @@
 #include <thread>
 #include <vector>
 
-#include "common/base/prng.hpp"
-#include "common/base/units.hpp"
-#include "tests/integration/client/two_nodes.hpp"
-#include "tests/integration/flash/staging_client.hpp"
+#include "tests/integration/client/blocks_job.hpp"
 #include "tests/support/patience.hpp"
-#include "tests/support/skip.hpp"
 
 namespace {
 
 using namespace ho;
+using test::block_key;
+using test::blocks_spec;
 using test::connect_pool;
+using test::count_of;
+using test::kBlockBytes;
 using test::PoolHandle;
 using test::TwoNodes;
-
-constexpr std::uint64_t kBlock = 64 * kKiB;  // 32 a segment
-
-test::PoolSpec spec() {
-  test::PoolSpec out;
-  out.blocks_bytes = 8 * kMiB;
-  return out;
-}
-
-std::string key(std::uint64_t number) {
-  std::string out(16, '\0');
-  std::memcpy(out.data(), &number, sizeof(number));
-  return out;
-}
-
-/// A job with open blocks and memory for `kSlots` of them.
-class Job {
- public:
-  static constexpr std::size_t kSlots = 64;
-
-  explicit Job(const std::string& address, const char* transport = "auto",
-               const char* tenant = "chat", const char* layout = "")
-      : pool_(connect_pool(address, transport)), memory_(kSlots * kBlock) {
-    REQUIRE(ho_register(pool_.get(), memory_.data(), memory_.size()) == HO_OK);
-    ho_blocks_options options{};
-    options.tenant = tenant;
-    options.model = "llama";
-    options.layout = layout;
-    options.block_bytes = &kBlock;
-    options.block_bytes_count = 1;
-    options.deadline_ms = 1500;
-    blocks_.emplace(pool_.get(), options);
-  }
-
-  [[nodiscard]] std::byte* slot(std::size_t at) { return memory_.data() + at * kBlock; }
-  [[nodiscard]] hyperoffload::Blocks& blocks() { return *blocks_; }
-  [[nodiscard]] ho_pool* pool() { return pool_.get(); }
-  void fill(std::size_t at, std::uint64_t number) {
-    Prng random(number + 1);
-    for (std::size_t i = 0; i < kBlock; i += 8) {
-      const std::uint64_t word = random.next();
-      std::memcpy(slot(at) + i, &word, 8);
-    }
-  }
-  [[nodiscard]] bool holds(std::size_t at, std::uint64_t number) {
-    std::vector<std::byte> found(slot(at), slot(at) + kBlock);
-    fill(at, number);
-    return std::memcmp(found.data(), slot(at), kBlock) == 0;
-  }
-  /// Runs one request over keys first .. first + count - 1, in slots 0 .. count - 1, and waits.
-  std::vector<ho_status> run(ho_blocks_op op, std::uint64_t first, std::size_t count) {
-    std::vector<std::string> keys;
-    std::vector<ho_block> items;
-    for (std::size_t i = 0; i < count; ++i) keys.push_back(key(first + i));
-    for (std::size_t i = 0; i < count; ++i) {
-      items.push_back({keys[i].data(), keys[i].size(), slot(i % kSlots), kBlock, 0});
-    }
-    const std::uint64_t ticket = blocks_->submit(op, items);
-    std::vector<ho_status> out(count, HO_CANCELED);
-    for (std::size_t left = count; left > 0;) {
-      pollfd ready{blocks_->event_fd(), POLLIN, 0};
-      REQUIRE(::poll(&ready, 1, 20'000) == 1);
-      for (const ho_block_done& done : blocks_->drain()) {
-        REQUIRE(done.ticket == ticket);
-        REQUIRE(out.at(done.index) == HO_CANCELED);
-        out[done.index] = done.status;
-        left -= 1;
-      }
-    }
-    return out;
-  }
-  std::vector<ho_status> put(std::uint64_t first, std::size_t count) {
-    for (std::size_t i = 0; i < count; ++i) fill(i, first + i);
-    return run(HO_BLOCKS_PUT, first, count);
-  }
-  /// Gets blocks and checks the bytes of those that it found. @return how many it found.
-  std::size_t get(std::uint64_t first, std::size_t count) {
-    std::memset(memory_.data(), 0, memory_.size());
-    const auto found = run(HO_BLOCKS_GET, first, count);
-    std::size_t hits = 0;
-    for (std::size_t i = 0; i < count; ++i) {
-      REQUIRE((found[i] == HO_OK || found[i] == HO_NOT_FOUND));
-      if (found[i] != HO_OK) continue;
-      hits += 1;
-      REQUIRE(holds(i, first + i));
-    }
-    return hits;
-  }
-
- private:
-  PoolHandle pool_;
-  std::vector<std::byte> memory_;
-  std::optional<hyperoffload::Blocks> blocks_;
-};
+using Job = test::BlocksJob;
 
 /// Changes a byte in every slot of a node's segments. @return the number of segments.
 std::size_t damage(const std::string& address) {
@@ -147,7 +52,7 @@ std::size_t damage(const std::string& address) {
     void* const at = ::mmap(nullptr, segment.length_bytes, PROT_READ | PROT_WRITE, MAP_SHARED,
                             segment.fd.get(), 0);
     REQUIRE(at != MAP_FAILED);
-    for (std::uint64_t i = 5; i < segment.length_bytes; i += kBlock) {
+    for (std::uint64_t i = 5; i < segment.length_bytes; i += kBlockBytes) {
       static_cast<std::byte*>(at)[i] ^= std::byte{1};
     }
     ::munmap(at, segment.length_bytes);
@@ -155,44 +60,10 @@ std::size_t damage(const std::string& address) {
   return attached->size();
 }
 
-std::size_t count_of(const std::vector<ho_status>& all, ho_status status) {
-  return static_cast<std::size_t>(std::count(all.begin(), all.end(), status));
-}
-
-/// What a node's store says of the only tenant's only model.
-BlocksModelReport report_of(const TwoNodes& nodes, int node) {
-  const auto report = test::connect(nodes.address(node))->blocks_list(test::soon());
-  REQUIRE(report.ok());
-  REQUIRE(report->tenants.size() == 1);
-  REQUIRE(report->tenants.front().models.size() == 1);
-  return report->tenants.front().models.front();
-}
-
-/// Puts blocks so that each is saved before its slot in DDR is needed. Puts themselves never wait
-/// for flash.
-void put_slowly(Job& job, const TwoNodes& nodes, std::uint64_t first, std::uint64_t count) {
-  for (std::uint64_t i = first; i < first + count; i += 8) {
-    REQUIRE(count_of(job.put(i, 8), HO_OK) == 8);
-    REQUIRE(test::eventually(std::chrono::seconds(20), [&] {
-      const BlocksModelReport report = report_of(nodes, 0);
-      return report.flash_bytes + 7 * kMiB + 512 * kKiB >= report.bytes;
-    }));
-  }
-}
-
-/// Four times as much flash as DDR.
-test::PoolSpec flash_spec() {
-  test::PoolSpec out = spec();
-  out.nodes = 1;
-  out.flash_bytes = 96 * kMiB;
-  out.blocks_flash_bytes = 32 * kMiB;
-  return out;
-}
-
 }  // namespace
 
 TEST_CASE("client blocks: jobs of a tenant share blocks over all nodes, by local and by tcp") {
-  const TwoNodes nodes(spec());
+  const TwoNodes nodes(blocks_spec());
   Job one(nodes.address(0), "local");
   Job two(nodes.address(1), "tcp");
   CHECK(one.get(0, 40) == 0);
@@ -213,7 +84,7 @@ TEST_CASE("client blocks: jobs of a tenant share blocks over all nodes, by local
 }
 
 TEST_CASE("client blocks: another tenant, or another layout, finds nothing") {
-  const TwoNodes nodes(spec());
+  const TwoNodes nodes(blocks_spec());
   Job one(nodes.address(0));
   REQUIRE(count_of(one.put(0, 10), HO_OK) == 10);
   Job tenant(nodes.address(0), "auto", "search");
@@ -225,13 +96,13 @@ TEST_CASE("client blocks: another tenant, or another layout, finds nothing") {
 }
 
 TEST_CASE("client blocks: a match finds the longest prefix over all nodes and pins it") {
-  const TwoNodes nodes(spec());
+  const TwoNodes nodes(blocks_spec());
   Job job(nodes.address(0));
   REQUIRE(count_of(job.put(0, 30), HO_OK) == 30);
   REQUIRE(count_of(job.run(HO_BLOCKS_REMOVE, 17, 1), HO_OK) == 1);
   std::vector<std::string> keys;
   std::vector<ho_block> chain;
-  for (std::uint64_t i = 0; i < 40; ++i) keys.push_back(key(i));
+  for (std::uint64_t i = 0; i < 40; ++i) keys.push_back(block_key(i));
   for (const std::string& one : keys) chain.push_back({one.data(), one.size(), nullptr, 0, 0});
   const auto matched = job.blocks().match(chain);
   CHECK(matched.found == 17);
@@ -250,11 +121,11 @@ TEST_CASE("client blocks: a match finds the longest prefix over all nodes and pi
 
 TEST_CASE(
     "client blocks: a match takes several requests for a long chain, and 256 pins of a node") {
-  const TwoNodes nodes(spec());
+  const TwoNodes nodes(blocks_spec());
   Job job(nodes.address(0));
   REQUIRE(count_of(job.put(0, 1), HO_OK) == 1);
-  const std::string stored = key(0);
-  const std::string absent = key(1);
+  const std::string stored = block_key(0);
+  const std::string absent = block_key(1);
   std::vector<ho_block> chain(30'000, {stored.data(), stored.size(), nullptr, 0, 0});
   const auto all = job.blocks().match(chain);
   CHECK(all.found == chain.size());
@@ -271,7 +142,7 @@ TEST_CASE(
 }
 
 TEST_CASE("client blocks: a killed node's blocks are misses, and new ones go to the other") {
-  TwoNodes nodes(spec());
+  TwoNodes nodes(blocks_spec());
   Job job(nodes.address(0));
   REQUIRE(count_of(job.put(0, 40), HO_OK) == 40);
   nodes.daemon(1).send(SIGKILL);
@@ -286,7 +157,7 @@ TEST_CASE("client blocks: a killed node's blocks are misses, and new ones go to 
 
 TEST_CASE("client blocks: a stopped node costs the deadline, and every block has its outcome",
           "[time]") {
-  TwoNodes nodes(spec());
+  TwoNodes nodes(blocks_spec());
   Job job(nodes.address(0), "tcp");
   REQUIRE(count_of(job.put(0, 40), HO_OK) == 40);
   nodes.daemon(1).send(SIGSTOP);
@@ -298,8 +169,36 @@ TEST_CASE("client blocks: a stopped node costs the deadline, and every block has
   nodes.daemon(1).send(SIGCONT);
 }
 
+TEST_CASE("client blocks: a node that stands still is waited for once, and used again later") {
+  TwoNodes nodes(blocks_spec());
+  Job job(nodes.address(0), "tcp");
+  REQUIRE(count_of(job.put(0, 40), HO_OK) == 40);
+  nodes.daemon(1).send(SIGSTOP);
+  const auto found = job.run(HO_BLOCKS_EXISTS, 0, 40);  // waits for the deadline
+  std::vector<std::string> keys;
+  std::vector<ho_block> items;
+  for (std::uint64_t i = 0; i < found.size(); ++i) {
+    if (found[i] != HO_OK) keys.push_back(block_key(i));
+  }
+  REQUIRE(keys.size() > 5);
+  REQUIRE(keys.size() < 35);
+  for (const std::string& one : keys) items.push_back({one.data(), one.size(), nullptr, 0, 0});
+  for (int i = 0; i < 2; ++i) {
+    job.blocks().submit(HO_BLOCKS_EXISTS, items);
+    const auto done = job.blocks().drain();  // at once
+    REQUIRE(done.size() == items.size());
+    CHECK(std::all_of(done.begin(), done.end(),
+                      [](const ho_block_done& one) { return one.status == HO_NOT_FOUND; }));
+  }
+  CHECK(job.blocks().match(items).found == 0);
+  nodes.daemon(1).send(SIGCONT);
+  CHECK(test::eventually(std::chrono::seconds(20),
+                         [&] { return count_of(job.run(HO_BLOCKS_EXISTS, 0, 40), HO_OK) == 40; }));
+  CHECK(job.get(0, 40) == 40);
+}
+
 TEST_CASE("client blocks: bytes that were changed are a miss, and the block is dropped") {
-  const TwoNodes nodes(spec());
+  const TwoNodes nodes(blocks_spec());
   Job job(nodes.address(0));
   REQUIRE(count_of(job.put(0, 1), HO_OK) == 1);
   REQUIRE(job.get(0, 1) == 1);
@@ -315,26 +214,28 @@ TEST_CASE("client blocks: bytes that were changed are a miss, and the block is d
 }
 
 TEST_CASE("client blocks: bad requests change nothing, and memory in use stays registered") {
-  const TwoNodes nodes(spec());
+  const TwoNodes nodes(blocks_spec());
   Job job(nodes.address(0));
-  const std::string good = key(1);
+  const std::string good = block_key(1);
   const std::string shorter(15, 'x');
   std::uint64_t ticket = 0;
-  std::vector<std::byte> elsewhere(kBlock);
+  std::vector<std::byte> elsewhere(kBlockBytes);
   const auto submit = [&](const ho_block& item) {
     return ho_blocks_submit(job.blocks().get(), HO_BLOCKS_PUT, &item, 1, &ticket);
   };
-  CHECK(submit({shorter.data(), shorter.size(), job.slot(0), kBlock, 0}) == HO_INVALID_ARGUMENT);
-  CHECK(submit({good.data(), good.size(), job.slot(0), kBlock / 2, 0}) == HO_INVALID_ARGUMENT);
-  CHECK(submit({good.data(), good.size(), elsewhere.data(), kBlock, 0}) == HO_INVALID_ARGUMENT);
+  CHECK(submit({shorter.data(), shorter.size(), job.slot(0), kBlockBytes, 0}) ==
+        HO_INVALID_ARGUMENT);
+  CHECK(submit({good.data(), good.size(), job.slot(0), kBlockBytes / 2, 0}) == HO_INVALID_ARGUMENT);
+  CHECK(submit({good.data(), good.size(), elsewhere.data(), kBlockBytes, 0}) ==
+        HO_INVALID_ARGUMENT);
   CHECK(job.blocks().drain().empty());
-  REQUIRE(submit({good.data(), good.size(), job.slot(0), kBlock, 0}) == HO_OK);
+  REQUIRE(submit({good.data(), good.size(), job.slot(0), kBlockBytes, 0}) == HO_OK);
   CHECK(ho_unregister(job.pool(), job.slot(0)) == HO_CONFLICT);
   CHECK(ho_disconnect(job.pool()) == HO_CONFLICT);
 }
 
 TEST_CASE("client blocks: options that are out of their limits are refused, and no node is lost") {
-  const TwoNodes nodes(spec());
+  const TwoNodes nodes(blocks_spec());
   Job job(nodes.address(0));
   const auto opened = [&](const auto& change) {
     ho_blocks_options options{};
@@ -361,103 +262,20 @@ TEST_CASE("client blocks: options that are out of their limits are refused, and 
 }
 
 TEST_CASE("client blocks: requests that are under way when a job ends are let go") {
-  const TwoNodes nodes(spec());
-  const std::string good = key(1);
+  const TwoNodes nodes(blocks_spec());
+  const std::string good = block_key(1);
   for (int round = 0; round < 40; ++round) {
     Job job(nodes.address(0));
     std::uint64_t ticket = 0;
-    const ho_block item{good.data(), good.size(), job.slot(0), kBlock, 0};
+    const ho_block item{good.data(), good.size(), job.slot(0), kBlockBytes, 0};
     const auto op = round % 2 == 0 ? HO_BLOCKS_PUT : HO_BLOCKS_GET;
     CHECK(ho_blocks_submit(job.blocks().get(), op, &item, 1, &ticket) == HO_OK);
     std::this_thread::sleep_for(std::chrono::microseconds(50 * (round % 8)));
   }
 }
 
-#define SKIP_WITHOUT_FLASH()                                          \
-  {                                                                   \
-    const test::TempFolder where;                                     \
-    test::make_file(where.file("flash"), kMiB);                       \
-    const std::string why = test::no_flash_here(where.file("flash")); \
-    if (!why.empty()) return test::skip(why);                         \
-  }
-
-TEST_CASE("client blocks: what DDR has no room for is kept on flash and read from there") {
-  SKIP_WITHOUT_FLASH();
-  const TwoNodes nodes(flash_spec());
-  Job one(nodes.address(0), "local");
-  Job two(nodes.address(0), "tcp");
-  constexpr std::uint64_t kBlocks = 320;  // 20 MiB; DDR has 8 MiB
-  put_slowly(one, nodes, 0, kBlocks);
-  const BlocksModelReport full = report_of(nodes, 0);
-  CHECK(full.evictions == 0);
-  CHECK(full.blocks == kBlocks);
-  CHECK(full.ddr_bytes <= 8 * kMiB);
-  CHECK(count_of(two.run(HO_BLOCKS_EXISTS, 0, kBlocks), HO_OK) == kBlocks);
-  for (Job* const job : {&one, &two}) {
-    std::size_t hits = 0;
-    for (std::uint64_t i = 0; i < kBlocks; i += 32) hits += job->get(i, 32);
-    CHECK(hits == kBlocks);
-  }
-  const BlocksModelReport read = report_of(nodes, 0);
-  CHECK(read.flash_hits > kBlocks / 2);
-  CHECK(read.hits == 2 * kBlocks);
-  CHECK(read.misses == 0);
-}
-
-TEST_CASE("client blocks: a full flash evicts, and a match pins what is on flash") {
-  SKIP_WITHOUT_FLASH();
-  const TwoNodes nodes(flash_spec());
-  Job job(nodes.address(0));
-  put_slowly(job, nodes, 0, 16);
-  put_slowly(job, nodes, 1000, 160);  // now they are on flash only
-  std::vector<std::string> keys;
-  std::vector<ho_block> chain;
-  for (std::uint64_t i = 0; i < 16; ++i) keys.push_back(key(i));
-  for (const std::string& one : keys) chain.push_back({one.data(), one.size(), nullptr, 0, 0});
-  const auto matched = job.blocks().match(chain);
-  CHECK(matched.found == 16);
-  for (std::uint64_t i = 0; i < 100; ++i) static_cast<void>(job.put(2000 + 32 * i, 32));
-  CHECK(job.get(0, 16) == 16);
-  job.blocks().unpin(matched.pin);
-  CHECK(report_of(nodes, 0).evictions > 0);
-  const BlocksModelReport full = report_of(nodes, 0);
-  CHECK(full.flash_bytes <= 32 * kMiB);
-}
-
-TEST_CASE(
-    "client blocks: blocks that decayed on flash are misses, and the tenant's clear ends all") {
-  SKIP_WITHOUT_FLASH();
-  const TwoNodes nodes(flash_spec());
-  Job job(nodes.address(0));
-  for (std::uint64_t i = 0; i < 256; i += 16) {
-    REQUIRE(count_of(job.put(i, 16), HO_OK) == 16);
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  }
-  REQUIRE(report_of(nodes, 0).flash_bytes > 4 * kMiB);
-  {  // what is behind the log
-    std::fstream file(nodes.flash_path(0), std::ios::in | std::ios::out | std::ios::binary);
-    const std::vector<char> zeros(1 << 20, '\0');
-    for (std::uint64_t at = 4 * kMiB; at < 96 * kMiB; at += zeros.size()) {
-      file.seekp(static_cast<std::streamoff>(at));
-      file.write(zeros.data(), static_cast<std::streamsize>(zeros.size()));
-    }
-  }
-  std::size_t hits = 0;
-  for (std::uint64_t i = 0; i < 256; i += 32) hits += job.get(i, 32);  // checks each hit's bytes
-  CHECK(hits < 256);
-  CHECK(hits > 32);
-  const auto admin = test::connect(nodes.address(0));
-  const auto tenants = admin->blocks_list(test::soon());
-  REQUIRE(tenants.ok());
-  REQUIRE(admin->blocks_clear(tenants->tenants.front().name, test::soon()).ok());
-  CHECK(job.get(0, 32) == 0);
-  CHECK(test::eventually(std::chrono::seconds(20),  // once the memory is wiped
-                         [&] { return count_of(job.put(0, 32), HO_OK) == 32; }));
-  CHECK(job.get(0, 32) == 32);
-}
-
 TEST_CASE("client blocks: where all nodes are lost, an open does not say that none has a store") {
-  TwoNodes nodes(spec());
+  TwoNodes nodes(blocks_spec());
   const PoolHandle pool = connect_pool(nodes.address(0), "auto");
   for (int node : {0, 1}) {
     nodes.daemon(node).send(SIGKILL);
@@ -479,7 +297,7 @@ TEST_CASE("client blocks: a pool without a store says so") {
   const PoolHandle pool = connect_pool(nodes.address(0), "auto");
   ho_blocks_options options{};
   options.struct_bytes = sizeof(options);
-  options.block_bytes = &kBlock;
+  options.block_bytes = &kBlockBytes;
   options.block_bytes_count = 1;
   ho_blocks* blocks = nullptr;
   CHECK(ho_blocks_open(pool.get(), &options, &blocks) == HO_UNSUPPORTED);
