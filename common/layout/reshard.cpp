@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -25,7 +26,7 @@ struct Group {
 /// each dimension the intervals are disjoint and cover it.
 class Holders {
  public:
-  Holders(const Placement& from, std::vector<Box> boxes);
+  Holders(const Placement& from, const std::vector<Box>& boxes);
 
   [[nodiscard]] std::size_t terms() const { return terms_; }
   [[nodiscard]] const std::vector<Group>& groups() const { return groups_; }
@@ -47,7 +48,7 @@ class Holders {
   std::vector<std::size_t> group_of_;  ///< by position; SIZE_MAX: none
 };
 
-Holders::Holders(const Placement& from, std::vector<Box> boxes)
+Holders::Holders(const Placement& from, const std::vector<Box>& boxes)
     : sides_(from.layout.dimensions.size()), group_of_(boxes.size(), SIZE_MAX) {
   std::size_t tiles = 1;
   for (std::size_t i = 0; i < sides_.size(); ++i) {
@@ -147,15 +148,19 @@ struct Demand {
   bool own = false;  ///< the reader is one of the holders
 };
 
+enum class Way : std::uint8_t { kDirect, kRelays };
+
 class Planner {
  public:
-  Planner(const Placement& from, const Placement& to, std::vector<Box> held,
-          std::vector<Box> wanted, const ReshardOptions& options)
+  Planner(const Placement& from, const Placement& to, const std::vector<Box>& held,
+          const std::vector<Box>& wanted, const ReshardOptions& options, Way way)
       : from_(from),
         to_(to),
-        wanted_(std::move(wanted)),
+        wanted_(wanted),
         options_(options),
-        holders_(from, std::move(held)) {}
+        way_(way),
+        holders_(from, held),
+        relayed_(wanted.size()) {}
 
   Result<Reshard> plan();
 
@@ -166,7 +171,8 @@ class Planner {
   Result<void> choose_senders(const Group& group, const std::vector<std::size_t>& demands);
   [[nodiscard]] std::vector<std::size_t> on_node_of(const Group& group, std::uint32_t rank) const;
   Result<void> relay(const Group& group, const std::vector<std::size_t>& demands);
-  void relay_among(const std::vector<std::size_t>& demands);
+  [[nodiscard]] std::size_t count_parts(const std::vector<std::size_t>& demands) const;
+  void relay_among(std::vector<std::size_t> demands);
   [[nodiscard]] std::uint64_t sent_floor(const Group& group,
                                          const std::vector<std::size_t>& demands) const;
   [[nodiscard]] std::uint64_t busiest_link(const Reshard& plan) const;
@@ -175,13 +181,15 @@ class Planner {
 
   const Placement& from_;
   const Placement& to_;
-  std::vector<Box> wanted_;  ///< by position in the new mesh
+  const std::vector<Box>& wanted_;  ///< by position in the new mesh
   const ReshardOptions& options_;
+  Way way_;
   Holders holders_;
-  std::vector<Demand> demands_;  ///< by reader, tile, term
-  std::vector<Box> boxes_;       ///< by demand; with relays the part that holders send
-  std::vector<Piece> pieces_;    ///< `sender` is a position in the old mesh
-  std::vector<Piece> relays_;    ///< `sender` is a position in the new mesh
+  std::vector<Demand> demands_;         ///< by reader, tile, term
+  std::vector<Box> boxes_;              ///< by demand; with relays the part that holders send
+  std::vector<Piece> pieces_;           ///< `sender` is a position in the old mesh
+  std::vector<Piece> relays_;           ///< `sender` is a position in the new mesh
+  std::vector<std::uint64_t> relayed_;  ///< by reader: elements that it reads to pass them on
   std::uint64_t relays_counted_ = 0;
   std::uint64_t elements_minimal_ = 0;
   std::uint64_t most_received_ = 0;
@@ -250,9 +258,21 @@ std::uint64_t Planner::sent_floor(const Group& group,
   return std::max(part(once, holders), part(all, holders + demands.size()));
 }
 
-/// Readers of one box share it: afterwards each demands a part of it from the holders.
-void Planner::relay_among(const std::vector<std::size_t>& demands) {
-  const std::vector<Box> parts = split(boxes_[demands.front()], demands.size());
+/// In how many parts readers of one box share it. A reader meets so many groups; together these
+/// have the fewest parts of which each reader relays equally many, as each part is a get of every
+/// reader.
+std::size_t Planner::count_parts(const std::vector<std::size_t>& demands) const {
+  const std::uint64_t groups = holders_.count_tiles(wanted_[demands_[demands.front()].reader]);
+  return demands.size() / std::gcd(demands.size(), groups);
+}
+
+/// Readers of one box share it: afterwards those that relay least so far demand a part of it from
+/// the holders, and all get the rest from one another.
+void Planner::relay_among(std::vector<std::size_t> demands) {
+  std::stable_sort(demands.begin(), demands.end(), [&](std::size_t a, std::size_t b) {
+    return relayed_[demands_[a].reader] < relayed_[demands_[b].reader];
+  });
+  const std::vector<Box> parts = split(boxes_[demands.front()], count_parts(demands));
   for (std::size_t i = 0; i < demands.size(); ++i) {
     for (std::size_t k = 0; k < parts.size(); ++k) {
       if (k != i) relays_.push_back({parts[k], demands[i], demands_[demands[k]].reader});
@@ -260,6 +280,7 @@ void Planner::relay_among(const std::vector<std::size_t>& demands) {
     Box& asked = boxes_[demands[i]];
     if (i < parts.size()) {
       asked = parts[i];
+      relayed_[demands_[demands[i]].reader] += asked.elements();
     } else {  // it gets all of it from the others
       asked.sides[0].end = asked.sides[0].begin;
     }
@@ -283,7 +304,7 @@ Result<void> Planner::relay(const Group& group, const std::vector<std::size_t>& 
   for (const auto& [box, readers] : sharing) {
     if (readers.size() < 2) continue;
     const std::uint64_t elements = boxes_[readers.front()].elements();
-    relays_counted_ += readers.size() * std::min<std::uint64_t>(readers.size(), elements);
+    relays_counted_ += readers.size() * std::min<std::uint64_t>(count_parts(readers), elements);
     if (auto ok = check_gets(relays_counted_); !ok) return ok;
     relay_among(readers);
   }
@@ -293,7 +314,7 @@ Result<void> Planner::relay(const Group& group, const std::vector<std::size_t>& 
 Result<void> Planner::choose_senders(const Group& group,
                                      const std::vector<std::size_t>& all_demands) {
   most_sent_floor_ = std::max(most_sent_floor_, sent_floor(group, all_demands));
-  if (options_.relays && holders_.terms() == 1) {
+  if (way_ == Way::kRelays && holders_.terms() == 1) {
     if (auto ok = relay(group, all_demands); !ok) return ok;
   }
   std::vector<std::size_t> demands;
@@ -442,7 +463,13 @@ Result<Reshard> reshard(const Placement& from, const Placement& to, const Shape&
   auto wanted = regions(to.mesh, to.layout, shape);
   if (!wanted) return wanted.error().at("the new layout");
   if (auto ok = check_total(from, *wanted, options.element_bytes); !ok) return ok.error();
-  return Planner(from, to, std::move(*held), std::move(*wanted), options).plan();
+  auto direct = Planner(from, to, *held, *wanted, options, Way::kDirect).plan();
+  if (!options.relays) return direct;
+  auto relayed = Planner(from, to, *held, *wanted, options, Way::kRelays).plan();
+  if (!relayed) return direct;
+  // Relays cost gets, and steps that wait for one another.
+  const bool better = !direct || relayed->busiest_link_bytes < direct->busiest_link_bytes;
+  return better ? relayed : direct;
 }
 
 }  // namespace ho::layout

@@ -60,9 +60,10 @@ struct ReshardOptions {
   /// Ranks r with equal r / ranks_per_node share a node; a holder on the reader's node is
   /// preferred.
   std::uint32_t ranks_per_node = 1;
-  /// Where holders would send more than any rank receives, readers of the same values read a part
-  /// each from them and the rest from one another. Readers on one node do so if ranks_per_node is
-  /// above 1, else all. Partial values are not relayed.
+  /// Where holders would send more than any rank receives, readers of the same values read parts of
+  /// them and the rest from one another. Readers on one node do so if ranks_per_node is above 1,
+  /// else all. The parts are so few as load all readers equally. Partial values are not relayed,
+  /// nor others where the busiest link would not carry less or the plan had too many gets.
   bool relays = false;
 };
 

@@ -108,6 +108,16 @@ class Layouts(unittest.TestCase):
         self.assertEqual(plan["busiest_link_bytes"], max([*sent.values(), *received.values()]))
         self.assertEqual(plan["seconds"], plan["busiest_link_bytes"] / 1000)
 
+    def test_relays_of_many_small_tensors_do_not_meet_in_the_same_ranks(self):
+        words = ("reshard", "--mesh-from", "32:f", "--from", "f", "--mesh-to", "64:r@32-95", "--to", "-")
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "tensors.json")
+            path.write_text(json.dumps({"tensors": [{"name": f"bias-{i}", "shape": [256], "elementBytes": 2} for i in range(20)]}))
+            direct, relayed = (self.answer(*words, "--tensors", str(path), *more) for more in ((), ("--relays",)))
+        self.assertEqual(relayed["busiest_link_bytes"], 20 * 512)  # what each reader needs
+        self.assertLess(relayed["busiest_link_bytes"], direct["busiest_link_bytes"])
+        self.assertLess(relayed["gets"], 3 * direct["gets"])
+
     def test_a_wrong_list_of_tensors_is_refused_by_tensor_and_field(self):
         good = {"name": "a", "shape": [8, 16], "elementBytes": 2}
         for tensors, told in (([], "it lists no tensors"), ([good, good], 'tensor 1 ("a"): the name occurs twice'),

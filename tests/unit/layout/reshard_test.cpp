@@ -300,6 +300,31 @@ TEST_CASE("reshard: with relays all 2401 pairs and others are right, minimal and
   check(place("3:a", "-;a"), place("2x2x2:x,y,z@3-10", "x;y"), {48, 60}, 1, true);
 }
 
+TEST_CASE("reshard: readers of many small tiles relay equal parts of them") {
+  // Each tile has fewer elements than it has readers.
+  const auto from = place("16:x", "x");
+  const auto to = place("32:y@16-47", "-");
+  for (const std::uint64_t size : {std::uint64_t{64}, std::uint64_t{256}}) {
+    const auto plan = reshard(from, to, {size}, {4, 1, true});
+    REQUIRE(plan);
+    CHECK(plan->busiest_link_bytes == 4 * size);  // what a reader needs
+    CHECK(plan->busiest_link_floor_bytes == 4 * size);
+    for (const Reader& reader : plan->readers) CHECK(reader.gets.size() <= 32);
+    check(from, to, {size}, 1, true);
+  }
+}
+
+TEST_CASE("reshard: relays are left out where the busiest link would not carry less") {
+  // One element has one relay, which would send it to seven ranks; two holders send it to four.
+  const auto plan = reshard(place("2:x", "-"), place("8:y@2-9", "-"), {1}, {4, 1, true});
+  REQUIRE(plan);
+  CHECK(plan->busiest_link_bytes == 16);
+  for (const Reader& reader : plan->readers) {
+    REQUIRE(reader.gets.size() == 1);
+    CHECK_FALSE(reader.gets[0].relay);
+  }
+}
+
 TEST_CASE("reshard: dimensions beyond two are walked whole") {
   check(place("2x2:a,b", "a;-;b"), place("4:x", "-;x;-"), {4, 6, 5});
   check(place("2x2:a,b", "-;a;-;b"), place("3:x@5,1,0", "-;-;x;-"), {3, 4, 5, 2});
@@ -372,10 +397,13 @@ TEST_CASE("reshard: a plan of more gets than the limit is refused before it is m
   // From and to each of four ranks, one for each index of the first dimension.
   CHECK(refused(place("4:x", "-;x;-"), place("4:x", "-;-;x"), cube).find("17592186044416 gets") !=
         std::string::npos);
-  CHECK(
-      refused(place("1:a@65535", "-"), place("4096:r", "-"), {65536}, true).find("16777216 gets") !=
-      std::string::npos);
-  CHECK(reshard(place("1:a@65535", "-"), place("4096:r", "-"), {65536}, {1, 1}));
+  // Where relays need more, there are none.
+  for (const bool relays : {false, true}) {
+    const auto plan =
+        reshard(place("1:a@65535", "-"), place("4096:r", "-"), {65536}, {1, 1, relays});
+    REQUIRE(plan);
+    CHECK(plan->readers[0].gets.size() == 1);
+  }
 }
 
 TEST_CASE("reshard: what all ranks need together is below 2^63 bytes") {

@@ -300,13 +300,26 @@ Result<AllMoved> reshard_all(std::span<const TensorMove> tensors, const Placemen
   return all;
 }
 
+/// Relays of each tensor relieve its busiest link; those of all may still meet in one.
+Result<AllMoved> reshard_best(std::span<const TensorMove> tensors, const PlacementWords& to_words,
+                              const ReshardArguments& args) {
+  auto all = reshard_all(tensors, args.from, to_words, args);
+  if (!args.options.relays) return all;
+  ReshardArguments without = args;
+  without.options.relays = false;
+  auto direct = reshard_all(tensors, args.from, to_words, without);
+  if (!direct) return all;
+  const bool better = all && all->busiest_link_bytes() < direct->busiest_link_bytes();
+  return better ? all : direct;
+}
+
 int run_reshard(Console& console, const ReshardArguments& args) {
   PlacementWords to_words = args.to;
   if (to_words.mesh.empty()) to_words.mesh = args.from.mesh;
   if (!args.tensors.empty()) {
     const auto tensors = read_tensors_file(args.tensors);
     if (!tensors) return console.refuse(tensors.error());
-    const auto all = reshard_all(*tensors, args.from, to_words, args);
+    const auto all = reshard_best(*tensors, to_words, args);
     if (!all) return console.refuse(all.error());
     console.print(console.json() ? to_json(*all, args.link)
                                  : to_table(*all, args, console.format()));
@@ -361,7 +374,7 @@ void add_reshard(Program& program) {
       ->capture_default_str();
   command.add_flag("--relays", args->options.relays,
                    "ranks that need the same values read a part each from their holders and the "
-                   "rest from one another");
+                   "rest from one another, where the busiest link then carries less");
   add_rate(command, "--link", args->link, "speed of each rank's link, each way: shows the time",
            {1, 1e15});
   set_manual(
