@@ -62,7 +62,11 @@ Holders::Holders(const Placement& from, const std::vector<Box>& boxes)
     sides.erase(std::unique(sides.begin(), sides.end(), same), sides.end());
     tiles *= sides.size();
   }
-  for (const Partial& partial : from.layout.partials) terms_ *= from.mesh.axes[partial.axis].size;
+  // In the order of the mesh, so that terms have the order of positions.
+  std::vector<Partial> partials = from.layout.partials;
+  std::sort(partials.begin(), partials.end(),
+            [](const Partial& a, const Partial& b) { return a.axis < b.axis; });
+  for (const Partial& partial : partials) terms_ *= from.mesh.axes[partial.axis].size;
   groups_.resize(tiles * terms_);
   for (std::size_t position = 0; position < boxes.size(); ++position) {
     if (boxes[position].empty()) continue;
@@ -71,7 +75,7 @@ Holders::Holders(const Placement& from, const std::vector<Box>& boxes)
       group = group * sides_[i].size() + find(i, boxes[position].sides[i].begin);
     }
     const std::vector<std::uint32_t> at = from.mesh.coordinates(position);
-    for (const Partial& partial : from.layout.partials) {
+    for (const Partial& partial : partials) {
       group = group * from.mesh.axes[partial.axis].size + at[partial.axis];
     }
     group_of_[position] = group;

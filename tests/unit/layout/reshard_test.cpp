@@ -377,6 +377,16 @@ TEST_CASE("reshard: terms of a partial value are combined in the order of positi
   CHECK(gets[2].from == 1);
 }
 
+TEST_CASE("reshard: terms are combined in the order of positions, however axes are written") {
+  for (const char* const layout : {"-+sum:dp,tp", "-+sum:tp,dp", "-+sum:tp+sum:dp"}) {
+    const auto plan = reshard(place("2x2:dp,tp", layout), place("1:y@4", "-"), {8}, {4, 1});
+    REQUIRE(plan);
+    std::vector<std::uint32_t> order;
+    for (const Get& get : plan->readers[0].gets) order.push_back(get.from);
+    CHECK(order == std::vector<std::uint32_t>{0, 1, 2, 3});
+  }
+}
+
 TEST_CASE("reshard: a partial destination and mixed reductions are refused") {
   CHECK_FALSE(reshard(place("2:x", "-"), place("2:x", "-+sum:x"), {8}, {1, 1}));
   CHECK_FALSE(reshard(place("2x2:x,y", "-+sum:x+max:y"), place("4:z", "-"), {8}, {1, 1}));
