@@ -100,10 +100,7 @@ class Replay {
   [[nodiscard]] std::uint32_t steps_done() const {
     return computing_ && !at_gate_ ? step_ : step_ + 1;
   }
-  [[nodiscard]] std::uint64_t step_ns(std::uint32_t step) const {
-    return steps_[step]->end_ns - steps_[step]->start_ns;
-  }
-  [[nodiscard]] std::uint64_t stall_ns(std::uint32_t step) const { return steps_[step]->stall_ns; }
+  [[nodiscard]] const StepRecord& step(std::uint32_t step) const { return *steps_[step]; }
   [[nodiscard]] std::uint64_t peak_bytes() const { return peak_bytes_; }
   /// Why it does not go on, if it still computes and there are no more events.
   [[nodiscard]] Error stuck() const;

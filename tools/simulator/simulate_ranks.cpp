@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <memory>
 #include <utility>
 
@@ -57,11 +58,19 @@ std::vector<LinkBytes> link_bytes(const TimedStep::List& list, const Crosses& cr
   return out;
 }
 
+/// The time in which all ranks are measured: from when all have made the unmeasured steps until
+/// all have made the measured ones. Were each rank measured over its own steps, the sum of what
+/// they move could exceed what a link carries.
+struct Window {
+  std::uint64_t begin_ns = detail::kNever;
+  std::uint64_t end_ns = detail::kNever;
+};
+
 /// The ranks while they run.
 class Together {
  public:
   Together(const std::vector<RankRun>& runs, std::vector<std::unique_ptr<detail::Replay>>& ranks)
-      : runs_(runs), ranks_(ranks) {
+      : runs_(runs), ranks_(ranks), at_end_(ranks.size()) {
     for (const auto& rank : ranks_) rank->set_gate(detail::kNever);
   }
 
@@ -75,8 +84,27 @@ class Together {
     for (const auto& rank : ranks_) {
       if (rank->steps_done() + 1 >= kRankStepsMax) rank->stop();
     }
-    return all([](const detail::Replay& rank) { return rank.steps_done() >= kStepsCount; });
+    const auto made = [](std::uint32_t steps) {
+      return [steps](const detail::Replay& rank) { return rank.steps_done() >= steps; };
+    };
+    if (window_.begin_ns == detail::kNever && all(made(kUnmeasuredSteps))) {
+      window_.begin_ns = now_ns;
+    }
+    if (window_.end_ns == detail::kNever) {
+      if (!all(made(kStepsCount))) return false;
+      window_.end_ns = now_ns;
+      for (std::size_t k = 0; k < ranks_.size(); ++k) at_end_[k] = ranks_[k]->steps_done();
+    }
+    // Steps that the window cuts have to end, so that it is known which part of them is in it.
+    for (std::size_t k = 0; k < ranks_.size(); ++k) {
+      const detail::Replay& rank = *ranks_[k];
+      const bool cut = rank.computing() && !rank.at_gate() && rank.steps_done() == at_end_[k];
+      if (cut && rank.step(at_end_[k]).start_ns < window_.end_ns) return false;
+    }
+    return true;
   }
+
+  [[nodiscard]] Window window() const { return window_; }
 
  private:
   template <typename Test>
@@ -87,16 +115,35 @@ class Together {
   const std::vector<RankRun>& runs_;
   std::vector<std::unique_ptr<detail::Replay>>& ranks_;
   bool open_ = false;
+  Window window_;
+  std::vector<std::uint32_t> at_end_;  ///< steps of each rank at the end of the window
 };
 
-RankSimulation measured(const detail::Replay& rank) {
-  RankSimulation out;
-  for (std::uint32_t step = kUnmeasuredSteps; step < kStepsCount; ++step) {
-    out.step_ns += rank.step_ns(step);
-    out.stall_ns += rank.stall_ns(step);
+/// Means over the steps in the window; of a step that it cuts, the part in it counts.
+RankSimulation measured(const detail::Replay& rank, Window window) {
+  const std::uint32_t steps = rank.steps_done();
+  if (rank.step(steps - 1).end_ns <= window.begin_ns) {  // it had made all its steps before
+    window = {rank.step(steps - kMeasuredSteps).start_ns, rank.step(steps - 1).end_ns};
   }
-  out.step_ns /= kMeasuredSteps;
-  out.stall_ns /= kMeasuredSteps;
+  double count = 0;
+  double step_ns = 0;
+  double stall_ns = 0;
+  for (std::uint32_t k = 0; k < steps; ++k) {
+    const detail::StepRecord& step = rank.step(k);
+    const std::uint64_t begin_ns = std::max(step.start_ns, window.begin_ns);
+    const std::uint64_t end_ns = std::min(step.end_ns, window.end_ns);
+    if (begin_ns >= end_ns) continue;
+    const auto inside_ns = static_cast<double>(end_ns - begin_ns);
+    const double part = inside_ns / static_cast<double>(step.end_ns - step.start_ns);
+    count += part;
+    step_ns += inside_ns;
+    stall_ns += static_cast<double>(step.stall_ns) * part;
+  }
+  RankSimulation out;
+  if (count > 0) {  // else its ops take no time
+    out.step_ns = static_cast<std::uint64_t>(std::llround(step_ns / count));
+    out.stall_ns = static_cast<std::uint64_t>(std::llround(stall_ns / count));
+  }
   out.peak_bytes = rank.peak_bytes();
   return out;
 }
@@ -150,7 +197,7 @@ Result<std::vector<RankSimulation>> simulate_ranks(const std::vector<RankRun>& r
   }
   std::vector<RankSimulation> out;
   for (std::size_t k = 0; k < ranks.size(); ++k) {
-    out.push_back(measured(*ranks[k]));
+    out.push_back(measured(*ranks[k], together.window()));
     out.back().links = std::move(bytes[k]);
   }
   return out;

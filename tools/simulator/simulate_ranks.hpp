@@ -26,7 +26,8 @@ struct LinkBytes {
   bool operator==(const LinkBytes&) const = default;
 };
 
-/// One rank beside the others. Times are means over kMeasuredSteps.
+/// One rank beside the others. Times are means over a time that is the same for all ranks: from
+/// when the last of them has made kUnmeasuredSteps until all have made kMeasuredSteps more.
 struct RankSimulation {
   std::uint64_t step_ns = 0;
   std::uint64_t stall_ns = 0;
@@ -36,7 +37,7 @@ struct RankSimulation {
   bool operator==(const RankSimulation&) const = default;
 };
 
-/// Steps of each rank that come before those measured, and the measured ones.
+/// Steps that each rank makes before those measured, and at least that many measured ones.
 inline constexpr std::uint32_t kUnmeasuredSteps = 4;
 inline constexpr std::uint32_t kMeasuredSteps = 8;
 
@@ -50,7 +51,8 @@ inline constexpr std::uint32_t kMeasuredSteps = 8;
 ///
 /// All ranks begin their first step, which fills the device, together. Once the last one has ended
 /// it, each begins its second step start_ns later. From then on they do not wait for one another. A
-/// rank whose steps are shorter runs more of them, at most 256. A rank that waits for its period
+/// rank whose steps are shorter runs more of them, at most 256; if these end before the others are
+/// measured, its last kMeasuredSteps count. A rank that waits for its period
 /// does not stall.
 ///
 /// One rank whose period is steady gets the times of simulate(), up to rounding where it crosses a

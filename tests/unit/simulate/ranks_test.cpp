@@ -180,6 +180,29 @@ TEST_CASE("ranks: alone, or over a link with room for all, the step is that of s
   CHECK(compared > 30);
 }
 
+TEST_CASE("ranks: the bytes of all steps are no more than the link carries in their time") {
+  const Schedule plan = fetching();
+  Schedule later = plan;
+  later.ops[0].duration_ns = 2500;
+  Schedule longer = plan;
+  longer.ops[1].duration_ns = 7300;
+  for (const std::uint64_t bytes_per_ms : {1'000'000, 500'000, 250'000}) {
+    for (const std::uint64_t start : {0, 300, 700, 2000}) {
+      for (const Schedule* const last : std::vector<const Schedule*>{&plan, &longer}) {
+        const auto ranks = run({{&plan}, {&later, start}, {&longer, 2 * start}, {last, 3 * start}},
+                               sharing(bytes_per_ms * 1000));
+        double bytes_per_ns = 0;
+        for (const RankSimulation& rank : ranks) {
+          bytes_per_ns +=
+              static_cast<double>(rank.links[0].read_bytes) / static_cast<double>(rank.step_ns);
+        }
+        // Steps that the window cuts count by time, and their bytes are not spread evenly.
+        CHECK(bytes_per_ns * 1e6 / static_cast<double>(bytes_per_ms) < 1.0015);
+      }
+    }
+  }
+}
+
 TEST_CASE("ranks: equal runs give equal results") {
   const Schedule plan = fetching();
   const std::vector<RankRun> ranks = {{&plan}, {&plan, 700}, {&plan, 900}};
