@@ -118,6 +118,13 @@ class Layouts(unittest.TestCase):
         self.assertLess(relayed["busiest_link_bytes"], direct["busiest_link_bytes"])
         self.assertLess(relayed["gets"], 3 * direct["gets"])
 
+    def test_the_time_of_one_tensor_is_shown_however_long_it_is(self):
+        words = ("reshard", *self.MESH, "--from", "dp;tp", "--to", "tp;dp", "--element-bytes", "2", "--link", "1 B/s")
+        plan = self.answer(*words, "--shape", "8,16")
+        self.assertEqual(plan["seconds"], plan["busiest_link_bytes"])
+        done = subprocess.run([PROGRAM, *words, "--shape", f"{1 << 30},{1 << 19}"], capture_output=True, text=True, check=True)
+        self.assertIn("more than 290 years at 1.00 B/s", done.stdout)
+
     def test_a_wrong_list_of_tensors_is_refused_by_tensor_and_field(self):
         good = {"name": "a", "shape": [8, 16], "elementBytes": 2}
         for tensors, told in (([], "it lists no tensors"), ([good, good], 'tensor 1 ("a"): the name occurs twice'),

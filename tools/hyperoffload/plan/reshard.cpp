@@ -87,8 +87,10 @@ void write_shown(JsonWriter& json, layout::Get get) {
   }
 }
 
+double seconds_of(std::uint64_t bytes, double link) { return static_cast<double>(bytes) / link; }
+
 /// @return kInvalidArgument: too many gets to list them.
-Result<std::string> to_json(const layout::Reshard& plan) {
+Result<std::string> to_json(const layout::Reshard& plan, double link) {
   const std::uint64_t gets = count_shown(plan);
   if (gets > layout::kGetsMax) {
     return Error(Errc::kInvalidArgument,
@@ -102,9 +104,9 @@ Result<std::string> to_json(const layout::Reshard& plan) {
       .field("bytes_minimal", plan.bytes_minimal)
       .field("gets", gets)
       .field("busiest_link_bytes", plan.busiest_link_bytes)
-      .field("busiest_link_floor_bytes", plan.busiest_link_floor_bytes)
-      .key("ranks")
-      .begin_array();
+      .field("busiest_link_floor_bytes", plan.busiest_link_floor_bytes);
+  if (link > 0) json.field("seconds", seconds_of(plan.busiest_link_bytes, link));
+  json.key("ranks").begin_array();
   for (const layout::Reader& reader : plan.readers) {
     json.begin_object().field("rank", reader.rank).key("gets").begin_array();
     for (const layout::Get& get : reader.gets) write_shown(json, get);
@@ -117,10 +119,11 @@ Result<std::string> to_json(const layout::Reshard& plan) {
 std::string with_time(std::uint64_t bytes, double link) {
   std::string text = format_bytes(bytes);
   if (link > 0) {
-    // At most 292 years: so much is a duration.
-    const double ns = std::min(static_cast<double>(bytes) / link * 1e9, 9.2e18);
-    text += ", " + format_duration_ns(static_cast<std::uint64_t>(ns)) + " at " +
-            format_rate(link, "B/s");
+    const double ns = seconds_of(bytes, link) * 1e9;
+    const bool fits = ns < 9.2e18;  // a duration
+    text += ", " +
+            (fits ? format_duration_ns(static_cast<std::uint64_t>(ns)) : "more than 290 years") +
+            " at " + format_rate(link, "B/s");
   }
   return text;
 }
@@ -232,7 +235,7 @@ JsonWriter& add_fields(JsonWriter& json, const Moved& moved) {
 std::string to_json(const AllMoved& all, double link) {
   JsonWriter json;
   add_fields(json.begin_object(), all.total).field("busiest_link_bytes", all.busiest_link_bytes());
-  if (link > 0) json.field("seconds", static_cast<double>(all.busiest_link_bytes()) / link);
+  if (link > 0) json.field("seconds", seconds_of(all.busiest_link_bytes(), link));
   json.key("tensors").begin_array();
   for (const Moved& each : all.tensors) {
     add_fields(json.begin_object().field("tensor", each.name), each).end();
@@ -336,7 +339,8 @@ int run_reshard(Console& console, const ReshardArguments& args) {
   if (!shape) return console.refuse(shape.error());
   const auto plan = layout::reshard(*from, *to, *shape, args.options);
   if (!plan) return console.refuse(plan.error());
-  const auto text = console.json() ? to_json(*plan) : to_table(*plan, args, console.format());
+  const auto text =
+      console.json() ? to_json(*plan, args.link) : to_table(*plan, args, console.format());
   if (!text) return console.refuse(text.error());
   console.print(*text);
   return kExitDone;
