@@ -29,15 +29,20 @@ Result<std::vector<TensorMove>> read_tensors_file(const std::string& path) {
         "tensor " + std::to_string(tensors.size()) + " (\"" + each.name() + "\")";
     if (each.name().empty()) return bad(what + ": name is missing");
     if (!names.insert(each.name()).second) return bad(what + ": the name occurs twice");
-    if (each.shape().empty()) return bad(what + ": shape is missing");
     if (each.element_bytes() == 0 || each.element_bytes() > kElementBytesMax) {
       return bad(what + ": element_bytes must be 1 to " + std::to_string(kElementBytesMax));
     }
-    tensors.push_back({each.name(),
-                       {each.shape().begin(), each.shape().end()},
-                       each.element_bytes(),
-                       each.from(),
-                       each.to()});
+    TensorMove& one = tensors.emplace_back(TensorMove{each.name(),
+                                                      {each.shape().begin(), each.shape().end()},
+                                                      each.element_bytes(),
+                                                      each.from(),
+                                                      each.to()});
+    if (!one.shape.empty()) continue;
+    // A scalar is published as one element, whole on each rank.
+    one.shape = {1};
+    for (std::string* const layout : {&one.from, &one.to}) {
+      if (layout->empty()) *layout = "-";
+    }
   }
   return tensors;
 }
