@@ -183,6 +183,20 @@ CLI::Option* add_share(CLI::App& command, const std::string& name, std::optional
   return add_parsed(command, name, into, help, parse, "a share, such as 2%")->type_name("N%");
 }
 
+CLI::Option* add_part(CLI::App& command, const std::string& name, double& into,
+                      const std::string& help) {
+  const auto parse = [](std::string_view text) -> std::optional<double> {
+    const bool percent = !text.empty() && text.back() == '%';
+    if (percent) text.remove_suffix(1);
+    double number = 0;
+    const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (code != std::errc() || end != text.data() + text.size()) return std::nullopt;
+    return percent ? number / 100 : number;
+  };
+  return add_parsed(command, name, into, help, parse, "a share, such as 0.5 or 50%")
+      ->type_name("SHARE");
+}
+
 CLI::Option* add_timeout(CLI::App& command, Duration& into) {
   return add_time(command, "--timeout", into, "how long to wait for the pool",
                   {std::chrono::milliseconds(10), std::chrono::hours(1)});

@@ -61,6 +61,10 @@ CLI::Option* add_memory(CLI::App& command, const std::string& name, std::optiona
 CLI::Option* add_share(CLI::App& command, const std::string& name, std::optional<double>& into,
                        const std::string& help);
 
+/// A part of a whole: "0.5" and "50%" set 0.5. Whether it is in range is not checked.
+CLI::Option* add_part(CLI::App& command, const std::string& name, double& into,
+                      const std::string& help);
+
 /// --timeout: how long a command waits for a pool.
 CLI::Option* add_timeout(CLI::App& command, Duration& into);
 /// --seconds: how long a command measures or searches; a time with or without a unit.

@@ -66,12 +66,10 @@ std::vector<CLI::Option*> add_model_options(CLI::App& command, ModelWords& words
   options.push_back(add_number(command, "--turn-tokens", model.turn_tokens,
                                "decode: tokens that each sequence gets in its turn"));
   options.push_back(
-      command
-          .add_option("--attended", model.attended,
-                      "share of the KV blocks, whole ones, that each token attends to: "
-                      "always the same, the others stay in the pool")
-          ->type_name("SHARE")
-          ->capture_default_str());
+      add_part(command, "--attended", model.attended,
+               "share of the KV blocks so far, whole ones, that each token attends to, such as "
+               "0.25 or 25%: evenly spread, the newest always; others stay in the pool")
+          ->default_str("1"));
   return options;
 }
 
