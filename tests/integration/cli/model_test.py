@@ -161,6 +161,10 @@ class Context(unittest.TestCase):
             refused = {(one["data"], one["tensor"]) for one in self.answer(*words, "--batch", "2")["divisions"]
                        if not one["feasible"]}
             self.assertEqual(refused, {(4, 1)})
+            done = self.run_it(*words, "--batch", "4", "--micro-batch", "8")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("REASON", done.stdout.splitlines()[0])
+            self.assertIn("nothing fits: --batch is not a multiple of data times --micro-batch\n", done.stdout)
 
     def test_the_bubble_of_a_pipeline_is_the_same_for_any_number_of_replicas(self):
         hardware = self.hardware("large", device=80 << 30)

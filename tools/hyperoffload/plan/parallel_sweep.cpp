@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -99,7 +100,7 @@ Result<void> measure(const ParallelSweepArguments& args, const Hardware& hardwar
     return division.refuse("layers do not divide");
   }
   if (args.batch % (division.data * model.batch) != 0) {
-    return division.refuse("sequences do not divide");
+    return division.refuse("--batch is not a multiple of data times --micro-batch");
   }
   model.layers /= division.pipeline;
   if (model.heads % division.tensor != 0 || model.kv_heads % division.tensor != 0 ||
@@ -236,6 +237,17 @@ std::string to_json(const ParallelSweepArguments& args, const Hardware& hardware
   return std::move(json).text();
 }
 
+/// Each reason why divisions do not fit, once.
+std::string reasons(const std::vector<Division>& all) {
+  std::set<std::string> different;
+  for (const Division& one : all) {
+    if (!one.lacks.empty()) different.insert(one.lacks);
+  }
+  std::string text;
+  for (const std::string& reason : different) text += (text.empty() ? "" : "; ") + reason;
+  return text;
+}
+
 std::string to_text(const std::vector<Division>& all, Format format) {
   constexpr auto kRight = Table::Align::kRight;
   Table table({{"DATA", Table::Shown::kAlways, kRight},
@@ -243,11 +255,12 @@ std::string to_text(const std::vector<Division>& all, Format format) {
                {"PIPE", Table::Shown::kAlways, kRight},
                {"NEEDS", Table::Shown::kAlways, kRight},
                {"STEP", Table::Shown::kAlways, kRight},
-               {"OPS", Table::Shown::kAlways, kRight},
+               {"OPS", Table::Shown::kWide, kRight},
                {"REDUCE", Table::Shown::kAlways, kRight},
                {"STALL", Table::Shown::kAlways, kRight},
                {"BUBBLE", Table::Shown::kAlways, kRight},
-               {"DEVICE", Table::Shown::kWide, kRight}});
+               {"DEVICE", Table::Shown::kWide, kRight},
+               {"REASON"}});
   for (const Division& one : all) {
     std::vector<std::string> row = {std::to_string(one.data), std::to_string(one.tensor),
                                     std::to_string(one.pipeline)};
@@ -259,13 +272,17 @@ std::string to_text(const std::vector<Division>& all, Format format) {
       }
       row.push_back(format_bytes(one.peak_bytes));
     } else {
-      row.insert(row.end(), {"-", "none", "-", "-", "-", "-", one.lacks});
+      row.insert(row.end(), {"-", "none", "-", "-", "-", "-", "-"});
     }
+    row.push_back(one.lacks);
     table.add(std::move(row));
   }
   std::string text = table.text(format);
   const Division* const resident = fastest(all, false);
   const Division* const offloaded = fastest(all, true);
+  if (resident == nullptr && offloaded == nullptr) {
+    return text + "\n" + wrapped("nothing fits: ", reasons(all));
+  }
   text += "\nwithout offload: " +
           (resident == nullptr ? std::string("nothing fits")
                                : name_of(*resident) + ", " + format_duration_ns(resident->step_ns));
