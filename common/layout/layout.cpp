@@ -96,6 +96,18 @@ Result<Layout> parse_layout(std::string_view text, const Mesh& mesh, Division di
   return layout;
 }
 
+Result<std::map<std::size_t, std::string>> by_dimensions(const std::vector<std::string>& layouts) {
+  std::map<std::size_t, std::string> out;
+  for (const std::string& one : layouts) {
+    const auto dimensions = 1 + static_cast<std::size_t>(std::count(one.begin(), one.end(), ';'));
+    if (!out.emplace(dimensions, one).second) {
+      return Error(Errc::kInvalidArgument,
+                   "two for tensors of " + std::to_string(dimensions) + " dimensions");
+    }
+  }
+  return out;
+}
+
 Result<Shape> parse_shape(std::string_view text) {
   const auto bad = [&](const std::string& why) {
     return Error(Errc::kInvalidArgument, "shape \"" + std::string(text) + "\": " + why);

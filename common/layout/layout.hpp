@@ -3,7 +3,9 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -44,6 +46,11 @@ struct Layout {
 /// used twice.
 [[nodiscard]] Result<Layout> parse_layout(std::string_view text, const Mesh& mesh,
                                           Division division = Division::kCeil);
+
+/// Layouts of tensors with different numbers of dimensions, as text, by that number.
+/// @return kInvalidArgument: two have the same number. Does not read them otherwise.
+[[nodiscard]] Result<std::map<std::size_t, std::string>> by_dimensions(
+    const std::vector<std::string>& layouts);
 
 /// A tensor's size along each dimension, in elements. A tensor with a size of 0 has no bytes.
 using Shape = std::vector<std::uint64_t>;

@@ -107,7 +107,8 @@ Result<ObjectSpec> object_of(const hyperoffload::v1::ObjectSpec& in, const std::
   out.to = *to;
   out.tensors = beside(file, in.tensors());
   out.from_layout = in.from_layout();
-  out.to_layout = in.to_layout();
+  out.to_layouts = {in.to_layout().begin(), in.to_layout().end()};
+  out.to_tensors = {in.to_tensors().begin(), in.to_tensors().end()};
   out.every = in.every() == 0 ? 1 : in.every();
   if (in.versions() != 0) out.versions = in.versions();
   const auto age_ns = read_time(in.largest_staleness(), "largest_staleness");

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -27,11 +28,16 @@ struct ObjectSpec {
   std::size_t to = 0;
   std::string tensors;      ///< a path
   std::string from_layout;  ///< as text, not parsed; may be empty
-  std::string to_layout;
+  std::vector<std::string> to_layouts;
+  std::set<std::string> to_tensors;  ///< names; empty: all
   std::uint32_t every = 1;
   std::uint32_t versions = 2;
   std::uint64_t largest_staleness_ns = 0;  ///< 0: any
   std::uint64_t minimum_bytes_per_s = 0;
+
+  [[nodiscard]] bool reads(const std::string& tensor) const {
+    return to_tensors.empty() || to_tensors.count(tensor) > 0;
+  }
 };
 
 /// Programs that run at the same time: one at least, with different names.

@@ -12,7 +12,7 @@ from ._objects import Publisher, Subscriber, Tile
 class _Tensor(NamedTuple):
     shape: tuple[int, ...]
     element_bytes: int
-    layouts: dict[str, str]  # by program
+    layouts: dict[str, str]  # by program that has it
 
 
 class _Edge(NamedTuple):
@@ -32,7 +32,8 @@ def _edge(one):
                  {ends[0]: {rank["rank"]: 0 for rank in one["publishers"]},
                   ends[1]: {rank["rank"]: rank["link_bytes_per_s"] for rank in one["readers"]}},
                  {tensor["name"]: _Tensor(tuple(tensor["shape"]), tensor["element_bytes"],
-                                          {ends[0]: tensor["from"], ends[1]: tensor["to"]}) for tensor in one["tensors"]})
+                                          {program: tensor[end] for program, end in zip(ends, ("from", "to")) if end in tensor})
+                  for tensor in one["tensors"]})
 
 
 class Programs:
@@ -70,7 +71,7 @@ class Programs:
 
     @staticmethod
     def _tiles(edge, program, tensors):
-        strange = sorted(set(tensors) - set(edge.tensors))
+        strange = sorted(name for name in tensors if program not in getattr(edge.tensors.get(name), "layouts", ()))
         missing = sorted(set(edge.tensors) - set(tensors)) if program == edge.publisher else []
         if strange or missing:
             raise ValueError(f"object {edge.name!r}: not in the plan: {strange}; missing: {missing}")

@@ -156,6 +156,28 @@ class Programs(unittest.TestCase):
         self.assertEqual(one["write"], two["write"])
         self.assertGreater(two["read"]["objects_bytes_per_s"], one["read"]["objects_bytes_per_s"])
 
+    def test_each_reader_has_layouts_and_tensors_of_its_own(self):
+        self.write("tensors.json", {"tensors": [
+            {"name": "up", "shape": [1000, 2000], "elementBytes": 2, "from": "tp;-"}, {"name": "bias", "shape": [2000], "elementBytes": 2},
+            {"name": "norm", "shape": [3], "elementBytes": 4, "to": "-"}]})
+        mine = PROGRAMS.replace("versions: 3", 'versions: 3 to_layout: "-;tp" to_layout: "tp"')
+        judge = 'programs { name: "judge" mesh: "1:x@6" period: "20ms" }\n' \
+                'objects { name: "policy" from: "learner" to: "judge" tensors: "tensors.json" every: 2 versions: 3 to_tensors: "bias" }'
+        policy, judged = self.planned(mine + judge)["objects"]
+        self.assertEqual([one["bytes"] for one in policy["readers"]], [2_002_012] * 2)
+        self.assertEqual([one.get("to") for one in policy["tensors"]], ["-;tp", "tp", "-"])
+        self.assertEqual([one["bytes"] for one in judged["readers"]], [4000])
+        self.assertEqual([one.get("to") for one in judged["tensors"]], [None, "", None])
+        self.assertEqual(policy["publishers"], judged["publishers"])
+        self.assertEqual(self.planned(PROGRAMS.replace("versions: 3", 'versions: 3 to_layout: "-;tp"'), out="single")["objects"][0]["readers"][0]["bytes"],
+                         2_004_012)
+        for old, new, told in (('"bias" }', '"gain" }', 'to_tensors: there is no tensor "gain"'),
+                               ('to_layout: "tp"', 'to_layout: "-;-"', "to_layout: two for tensors of 2 dimensions"),
+                               ('to_layout: "tp"', 'to_layout: "-;-;-"', "it reads no tensor of 3 dimensions")):
+            done = self.plan((mine + judge).replace(old, new), out="none")
+            self.assertEqual(done.returncode, 2, done.stdout)
+            self.assertIn(told, done.stderr)
+
 
 if __name__ == "__main__":
     unittest.main()

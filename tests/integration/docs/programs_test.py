@@ -20,12 +20,20 @@ POLICY = {"tensors": [{"name": "up", "shape": [ROWS, COLUMNS], "elementBytes": 4
 
 
 def describe(node):
-    (programs,), (links,) = blocks(PAGE, "textproto"), blocks(PAGE, "json")
+    (programs, own), (links,) = blocks(PAGE, "textproto"), blocks(PAGE, "json")
     hardware = {**HARDWARE, **json.loads("{" + links + "}")}
     for name, text in (("programs.textproto", programs), ("node.json", json.dumps(hardware)), ("policy.json", json.dumps(POLICY))):
         (node.folder / name).write_text(text)
     node.run("hyperoffload model llama-like --phase train --layers 2 --hidden 512 --heads 8 --kv-heads 8 --vocab 500 --context 512 "
              "--batch 1 --element-bytes 2 --device-flops 10e12 --device-bandwidth 1e12 --out step.json")
+    # Readers with layouts and tensors of their own.
+    (node.folder / "own").mkdir()
+    (node.folder / "own/policy.json").write_text(json.dumps({"tensors": [
+        {"name": "up", "shape": [ROWS, COLUMNS], "elementBytes": 4}, {"name": "head.weight", "shape": [8, 8], "elementBytes": 1},
+        {"name": "head.bias", "shape": [8], "elementBytes": 1}]}))
+    judge = 'programs { name: "judge" mesh: "1:x@6" period: "80ms" }\n'
+    (node.folder / "own/programs.textproto").write_text(programs[:programs.index("objects")].replace("step.json", "../step.json") + judge + own)
+    node.run("hyperoffload analyze-programs own/programs.textproto --hardware node.json --out own/plan")
 
 
 def refused(programs, node, half):
@@ -37,6 +45,8 @@ def refused(programs, node, half):
                         ("missing: ['up']", lambda: programs.publisher(node.pool, "policy", "trainer", {}, rank=0)),
                         ("1 bytes an element; the plan is for 4",
                          lambda: programs.subscriber(node.pool, "policy", "sampler", {"up": half}, rank=4)),
+                        ("not in the plan: ['up']",
+                         lambda: type(programs)("own/plan").subscriber(node.pool, "policy", "judge", weights, rank=6)),
                         ("no schedule of 'sampler' rank 4", lambda: programs.schedule("sampler", 4)),
                         ("not a plan of", lambda: type(programs)(node.folder / "broken"))):
         (node.folder / "broken").mkdir(exist_ok=True)

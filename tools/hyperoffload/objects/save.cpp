@@ -104,16 +104,9 @@ Result<std::vector<SavedTensor>> tensors_of(const hyperoffload::Subscriber& read
 /// Sets each tensor's layout: the file's, else the one with as many dimensions, else none.
 Result<void> set_layouts(const SaveArguments& args, const std::vector<TensorMove>& by_name,
                          std::vector<SavedTensor>& tensors) {
-  std::map<std::size_t, std::string> by_dimensions;
-  for (const std::string& one : args.layouts) {
-    const std::size_t dimensions =
-        1 + static_cast<std::size_t>(std::count(one.begin(), one.end(), ';'));
-    if (!by_dimensions.emplace(dimensions, one).second) {
-      return Error(Errc::kInvalidArgument,
-                   "--layout: two for tensors of " + std::to_string(dimensions) + " dimensions");
-    }
-  }
-  for (const auto& [dimensions, layout] : by_dimensions) {
+  const auto by_dimensions = layout::by_dimensions(args.layouts);
+  if (!by_dimensions) return by_dimensions.error().at("--layout");
+  for (const auto& [dimensions, layout] : *by_dimensions) {
     bool used = false;
     for (SavedTensor& one : tensors) {
       if (one.shape.size() != dimensions) continue;

@@ -95,11 +95,9 @@ void write_objects(JsonWriter& json, const ProgramsInput& inputs,
     for (const TensorMove& tensor : inputs.tensors[e]) {
       json.begin_object().field("name", tensor.name).key("shape").begin_array();
       for (const std::uint64_t size : tensor.shape) json.value(size);
-      json.end()
-          .field("element_bytes", tensor.element_bytes)
-          .field("from", tensor.from)
-          .field("to", tensor.to)
-          .end();
+      json.end().field("element_bytes", tensor.element_bytes).field("from", tensor.from);
+      if (spec.reads(tensor.name)) json.field("to", tensor.to);
+      json.end();
     }
     json.end().end();
   }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
+#include <string>
 #include <tuple>
 #include <utility>
 
@@ -170,6 +172,29 @@ Result<void> add_bytes(std::vector<analyzer::RankBytes>& to,
   return {};
 }
 
+/// Gives tensors that have no layouts of their own those of the object, and checks that it has what
+/// the reader names.
+Result<void> set_layouts(const ObjectSpec& spec, std::vector<TensorMove>& tensors) {
+  const auto layouts = layout::by_dimensions(spec.to_layouts);
+  if (!layouts) return layouts.error().at("to_layout");
+  std::map<std::size_t, std::string> unused = *layouts;
+  std::set<std::string> missing = spec.to_tensors;
+  for (TensorMove& tensor : tensors) {
+    const std::size_t dimensions = tensor.shape.size();
+    if (tensor.from.empty()) tensor.from = spec.from_layout;
+    if (!spec.reads(tensor.name)) continue;
+    missing.erase(tensor.name);
+    unused.erase(dimensions);
+    const auto at = layouts->find(dimensions);
+    if (tensor.to.empty() && at != layouts->end()) tensor.to = at->second;
+  }
+  if (!missing.empty())
+    return bad_input("to_tensors: there is no tensor \"" + *missing.begin() + "\"");
+  if (unused.empty()) return {};
+  return bad_input("to_layout \"" + unused.begin()->second + "\": it reads no tensor of " +
+                   std::to_string(unused.begin()->first) + " dimensions");
+}
+
 /// What the readers of an object fetch if its publisher cuts tiles in a grid.
 using Grid = std::vector<analyzer::RankBytes>;
 
@@ -177,6 +202,7 @@ Result<void> read_object(ProgramsInput& inputs, const ObjectSpec& spec, std::vec
   auto tensors = read_tensors_file(spec.tensors);
   if (!tensors) return tensors.error();
   inputs.paths.push_back(spec.tensors);
+  if (auto ok = set_layouts(spec, *tensors); !ok) return ok.error();
   const layout::Mesh& from = inputs.meshes[spec.from];
   const layout::Mesh& to = inputs.meshes[spec.to];
   analyzer::ObjectEdge edge;
@@ -190,9 +216,7 @@ Result<void> read_object(ProgramsInput& inputs, const ObjectSpec& spec, std::vec
   // The tensors of a model have few different shapes.
   std::map<std::tuple<layout::Shape, std::uint64_t, std::string_view, std::string_view>, Moved>
       known;
-  for (TensorMove& tensor : *tensors) {
-    if (tensor.from.empty()) tensor.from = spec.from_layout;
-    if (tensor.to.empty()) tensor.to = spec.to_layout;
+  for (const TensorMove& tensor : *tensors) {
     const std::string where = spec.tensors + ": tensor \"" + tensor.name + "\"";
     const auto [at, is_new] =
         known.try_emplace({tensor.shape, tensor.element_bytes, tensor.from, tensor.to});
@@ -206,6 +230,7 @@ Result<void> read_object(ProgramsInput& inputs, const ObjectSpec& spec, std::vec
     for (const auto& [sum, more] :
          {std::pair(&edge.publishers, &at->second.stored), std::pair(&needed, &at->second.needed),
           std::pair(&edge.readers, &at->second.rows), std::pair(&grid, &at->second.grid)}) {
+      if (sum != &edge.publishers && !spec.reads(tensor.name)) continue;
       if (auto ok = add_bytes(*sum, *more); !ok) return ok.error().at(where);
     }
   }
