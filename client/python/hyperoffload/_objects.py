@@ -74,12 +74,22 @@ class Tile:
         self.data, self.layout, self.shape = data, layout, tuple(shape)
 
 
+def _as_tile(name, value, mesh, rank):
+    """Returns (Tile or what has all of a tensor, mesh words, rank). A DTensor brings mesh and rank along, which for
+    others are "" and None until they are given."""
+    if not (hasattr(value, "to_local") and hasattr(value, "device_mesh")):
+        return value, mesh, rank
+    own_mesh, layout = _layouts.from_dtensor(value.device_mesh, value.placements, value.dim())
+    own_rank = value.device_mesh.get_rank()
+    if mesh and own_mesh != mesh:
+        raise ValueError(f"{name}: on the mesh {own_mesh}, not on {mesh}")
+    if rank is not None and own_rank != rank:
+        raise ValueError(f"{name}: this process is rank {own_rank} of its mesh, not rank {rank}")
+    return Tile(value.to_local(), layout, value.shape), own_mesh, own_rank
+
+
 def _take(name, value):
-    """Returns (mesh words or None, ctypes record, what must stay alive)."""
-    mesh = None
-    if hasattr(value, "to_local") and hasattr(value, "device_mesh"):  # a DTensor
-        mesh, layout = _layouts.from_dtensor(value.device_mesh, value.placements, value.dim())
-        value = Tile(value.to_local(), layout, value.shape)
+    """Returns (ctypes record, what must stay alive)."""
     if not isinstance(value, Tile):
         shape = tuple(value.shape) if hasattr(value, "data_ptr") else memoryview(value).shape
         value = Tile(value, "", shape)
@@ -102,7 +112,7 @@ def _take(name, value):
     layout = value.layout if value.shape else ""
     record = _Tensor(_text("tensor", name), _text(f"{name}: layout", layout), _text(f"{name}: type", dtype),
                      shape, len(shape), element, address if size else None, size)
-    return mesh, record, (shape, keep)
+    return record, (shape, keep)
 
 
 class _Object:
@@ -112,11 +122,15 @@ class _Object:
         _declare(self._lib)
         self._keep, self._tensors = [], []
         records = []
+        tiles = {}
         for tensor_name, value in tensors.items():
-            own_mesh, record, keep = _take(tensor_name, value)
-            if own_mesh is not None and mesh and own_mesh != mesh:
-                raise ValueError(f"{tensor_name}: on the mesh {own_mesh}, not on {mesh}")
-            mesh = mesh or own_mesh or ""
+            tiles[tensor_name], mesh, rank = _as_tile(tensor_name, value, mesh, rank)
+        if rank is None and set(mesh.partition(":")[0].split("x")) - {"", "1"}:
+            # Rank 0's part has the size of the others': nothing else would tell.
+            raise ValueError(f"the mesh {mesh} has several ranks: give this one's as rank=")
+        rank = rank or 0
+        for tensor_name, value in tiles.items():
+            record, keep = _take(tensor_name, value)
             records.append(record)
             self._keep.append(keep)
             if hasattr(keep[1], "data_ptr"):
@@ -167,9 +181,9 @@ class Publisher(_Object):
     """One rank's part of an object that its program publishes.
 
     `pool`: an address. `tensors`: by name; a torch tensor or a buffer, whole on each rank, a DTensor,
-    or a Tile. Their memory is read at each publish(). `mesh`: "4x2:dp,tp", left out with DTensors or
-    one rank. `run`: a number that all ranks of this run have, and no other run; 0: drawn, for one rank.
-    `versions` are kept at a time, until close(). `chunks`: "rows", or "grid", with which readers that need parts of rows
+    or a Tile. Their memory is read at each publish(). `mesh`: "4x2:dp,tp", and `rank`: this one's in it. DTensors bring
+    both along, and one rank needs neither. `run`: a number that all ranks of this run have, and no other run; 0:
+    drawn, for one rank. `versions` are kept at a time, until close(). `chunks`: "rows", or "grid", with which readers that need parts of rows
     fetch little more than these, and both sides copy once more. `link`: publish() takes at most so many bytes per
     second; 0: no limit. `exclusive`: of several runs one publishes a version, whatever nodes they use, and the others
     get Error "already-exists"; the pool's nodes must be listed in etcd."""
@@ -177,7 +191,7 @@ class Publisher(_Object):
     _OPEN, _CLOSE = "ho_publisher_open", "ho_publisher_close"
     _CHUNKS = {"rows": 0, "grid": 1}
 
-    def __init__(self, pool: str, name: str, tensors: Mapping[str, Any], *, mesh: str = "", rank: int = 0,
+    def __init__(self, pool: str, name: str, tensors: Mapping[str, Any], *, mesh: str = "", rank: int | None = None,
                  run: int = 0, versions: int = 2, secret: str = "", chunks: str = "rows", link: int = 0,
                  exclusive: bool = False) -> None:
         if chunks not in self._CHUNKS:
@@ -193,7 +207,7 @@ class Publisher(_Object):
 
 
 class Subscriber(_Object):
-    """One rank that reads an object into tensors of its own, under layouts of its own.
+    """One rank that reads an object into tensors of its own, under layouts of its own. `mesh`, `rank`: as for Publisher.
 
     `link`: read() takes at most so many bytes per second; 0: no limit.
 
@@ -204,7 +218,7 @@ class Subscriber(_Object):
 
     _OPEN, _CLOSE = "ho_subscriber_open", "ho_subscriber_close"
 
-    def __init__(self, pool: str, name: str, tensors: Mapping[str, Any], *, mesh: str = "", rank: int = 0,
+    def __init__(self, pool: str, name: str, tensors: Mapping[str, Any], *, mesh: str = "", rank: int | None = None,
                  secret: str = "", link: int = 0, relay: str = "", run: int = 0, versions: int = 2) -> None:
         super().__init__(pool, name, tensors, mesh, rank, secret, run, versions, link, relay=relay)
 

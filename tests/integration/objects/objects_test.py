@@ -125,7 +125,7 @@ def refused(pool):
             raise AssertionError("acquired what nobody published")
         except hyperoffload.Error as error:
             assert error.name == "not-found", error
-    for wrong in ({"mesh": "2:dp"}, {"mesh": "2:dp", "run": 1, "rank": 2}, {"secret": "short"}):
+    for wrong in ({"mesh": "2:dp", "rank": 0}, {"mesh": "2:dp", "run": 1, "rank": 2}, {"secret": "short"}):
         try:
             hyperoffload.Publisher(pool, "x", {"x": tensor}, **wrong)
             raise AssertionError(f"opened with {wrong}")
@@ -328,6 +328,48 @@ class Partial:
     reduce_op = "sum"
 
 
+class DTensor:
+    """The attributes of torch's DTensor that are read: a vector over a mesh of one dimension, of this process' rank."""
+
+    def __init__(self, local, rank, count, size):
+        self.device_mesh = types.SimpleNamespace(mesh=Mesh.Ranks([list(range(count))]), mesh_dim_names=("dp",), get_rank=lambda: rank)
+        self.device_mesh.mesh.shape = (count,)
+        self.placements, self.shape, self._local = (Shard(0),), (size,), local
+
+    def dim(self):
+        return 1
+
+    def to_local(self):
+        return self._local
+
+
+def ranks_of_dtensors(pool):
+    """A DTensor's rank comes from its mesh; where several ranks have none, it is not taken for rank 0."""
+    with hyperoffload.Publisher(pool, "halves", {"x": bytearray(b"abcdefgh")}) as writer:
+        writer.publish(1)
+        for rank, half in enumerate((b"abcd", b"efgh")):
+            got = bytearray(4)
+            with hyperoffload.Subscriber(pool, "halves", {"x": DTensor(got, rank, 2, 8)}) as reader:
+                reader.acquire(timeout=20)
+                reader.read()
+            assert got == half, (rank, got)
+    with contextlib.ExitStack() as ends:
+        for rank, half in enumerate((b"abcd", b"efgh")):
+            ends.enter_context(hyperoffload.Publisher(pool, "parts", {"x": DTensor(bytearray(half), rank, 2, 8)}, run=3)).publish(1)
+        got = bytearray(8)
+        with hyperoffload.Subscriber(pool, "parts", {"x": got}) as reader:
+            reader.acquire(timeout=20)
+            reader.read()
+        assert got == b"abcdefgh", got
+    one = DTensor(bytearray(4), 1, 2, 8)
+    assert "not rank 0" in refuses(ValueError, lambda: hyperoffload.Subscriber(pool, "halves", {"x": one}, rank=0))
+    assert "not on 2:tp" in refuses(ValueError, lambda: hyperoffload.Subscriber(pool, "halves", {"x": one}, mesh="2:tp"))
+    tile = hyperoffload.Tile(bytearray(4), "dp", (8,))
+    for kind in (hyperoffload.Publisher, hyperoffload.Subscriber):
+        assert "rank=" in refuses(ValueError, lambda: kind(pool, "halves", {"x": tile}, mesh="2:dp", run=3))
+    hyperoffload.Subscriber(pool, "halves", {"x": hyperoffload.Tile(bytearray(8), "dp", (8,))}, mesh="1:dp").close()
+
+
 def boxes(words, shape):
     mesh, layout = words
     done = run("layout", "--mesh", mesh, "--layout", layout, "--shape", ",".join(map(str, shape)), "-o", "json")
@@ -397,6 +439,7 @@ lease_ms: 600000
         imports()
         refused(address)
         numbers_and_texts(address)
+        ranks_of_dtensors(address)
         described_after_release(address)
         waits(address)
         moves(address)
