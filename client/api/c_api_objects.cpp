@@ -49,11 +49,13 @@ class UsedMemory {
 struct ho_publisher {
   ho_pool* pool = nullptr;
   ho::client::c_api::UsedMemory memory;  ///< until the publisher has ended
+  std::unique_ptr<ho::client::StopFlag> stop;
   std::unique_ptr<ho::client::Publisher> publisher;
 };
 struct ho_subscriber {
   ho_pool* pool = nullptr;
   ho::client::c_api::UsedMemory memory;
+  std::unique_ptr<ho::client::StopFlag> stop;
   std::unique_ptr<ho::client::Subscriber> subscriber;
   std::unique_ptr<ho::client::Relays> relays;  ///< nullptr: none
   std::string text;
@@ -65,6 +67,7 @@ using ho::Errc;
 using ho::Error;
 using ho::Result;
 using ho::client::ObjectMemory;
+using ho::client::StopFlag;
 using ho::client::c_api::guarded;
 using ho::client::c_api::guarded_end;
 using ho::client::c_api::null_argument;
@@ -234,10 +237,12 @@ ho_status ho_publisher_open(ho_pool* pool, const ho_object_options* options,
       known.tensors.push_back(std::move(one.tensor));
       known.memory.push_back(one.memory);
     }
+    auto stop = std::make_unique<StopFlag>(false);
+    known.stop = stop.get();
     auto made =
         wait_for_memory(*pool, [&] { return ho::client::Publisher::create(*pool->pool, known); });
     if (!made) return made.error();
-    *out = new ho_publisher{pool, std::move(used), std::move(*made)};
+    *out = new ho_publisher{pool, std::move(used), std::move(stop), std::move(*made)};
     count_object(*pool, 1);
     return {};
   });
@@ -246,8 +251,13 @@ ho_status ho_publisher_open(ho_pool* pool, const ho_object_options* options,
 ho_status ho_publish(ho_publisher* publisher, uint64_t version) {
   return guarded([&]() -> Result<void> {
     if (publisher == nullptr) return null_argument();
+    publisher->stop->store(false);
     return publisher->publisher->publish(version);
   });
+}
+
+void ho_publisher_stop(ho_publisher* publisher) {
+  if (publisher != nullptr) publisher->stop->store(true);
 }
 
 void ho_publisher_close(ho_publisher* publisher) {
@@ -284,6 +294,8 @@ ho_status ho_subscriber_open(ho_pool* pool, const ho_object_options* options,
       known.tensors.push_back(std::move(wanted));
       known.memory.push_back(one.memory);
     }
+    auto stop = std::make_unique<StopFlag>(false);
+    known.stop = stop.get();
     auto made = ho::client::Subscriber::create(*pool->pool, known);
     if (!made) return made.error();
     std::unique_ptr<ho::client::Relays> relays;
@@ -296,7 +308,8 @@ ho_status ho_subscriber_open(ho_pool* pool, const ho_object_options* options,
       if (!relaying) return relaying.error();
       relays = std::move(*relaying);
     }
-    *out = new ho_subscriber{pool, std::move(used), std::move(*made), std::move(relays), {}};
+    *out = new ho_subscriber{
+        pool, std::move(used), std::move(stop), std::move(*made), std::move(relays), {}};
     count_object(*pool, 1);
     return {};
   });
@@ -306,6 +319,7 @@ ho_status ho_acquire(ho_subscriber* subscriber, uint64_t least, uint64_t most, u
                      uint64_t* version) {
   return guarded([&]() -> Result<void> {
     if (subscriber == nullptr || version == nullptr) return null_argument();
+    subscriber->stop->store(false);
     const auto acquired =
         subscriber->subscriber->acquire({least, most}, std::chrono::milliseconds(timeout_ms));
     if (!acquired) return acquired.error();
@@ -317,9 +331,14 @@ ho_status ho_acquire(ho_subscriber* subscriber, uint64_t least, uint64_t most, u
 ho_status ho_object_read(ho_subscriber* subscriber) {
   return guarded([&]() -> Result<void> {
     if (subscriber == nullptr) return null_argument();
+    subscriber->stop->store(false);
     if (subscriber->relays != nullptr) return subscriber->relays->read();
     return subscriber->subscriber->read();
   });
+}
+
+void ho_subscriber_stop(ho_subscriber* subscriber) {
+  if (subscriber != nullptr) subscriber->stop->store(true);
 }
 
 void ho_object_release(ho_subscriber* subscriber) {

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -17,6 +20,16 @@
 #include "common/base/result.hpp"
 
 namespace ho::client {
+
+/// Set by another thread or a signal handler: calls under way end soon, with kCanceled.
+using StopFlag = std::atomic<bool>;
+
+/// @param stop  may be null: never.
+/// @return kCanceled: it is set.
+[[nodiscard]] inline Result<void> go_on(const StopFlag* stop) {
+  if (stop == nullptr || !stop->load()) return {};
+  return Error(Errc::kCanceled, "the caller stopped it");
+}
 
 /// A job's memory of one tensor.
 struct ObjectMemory {
@@ -91,7 +104,10 @@ class BounceBuffer {
 class TransferWindow {
  public:
   /// @param bytes_per_s  start() waits so that together they keep to this rate; 0: it never waits
-  explicit TransferWindow(Engine& engine, std::uint64_t bytes_per_s = 0) : engine_(engine) {
+  /// @param stop  while it is set, start() starts nothing and does not wait
+  explicit TransferWindow(Engine& engine, std::uint64_t bytes_per_s = 0,
+                          const StopFlag* stop = nullptr)
+      : engine_(engine), stop_(stop) {
     if (bytes_per_s > 0) pace_.emplace(static_cast<double>(bytes_per_s));
   }
   TransferWindow(const TransferWindow&) = delete;
@@ -111,10 +127,7 @@ class TransferWindow {
     transfer.bytes = bytes;
     transfer.local = local;
     transfer.traffic = transport::TrafficClass::kBulk;  // a plan's step beside it comes first
-    if (pace_) {
-      std::this_thread::sleep_until(pace_->due(bytes, clock_.now()));
-      pace_->take(bytes, clock_.now());
-    }
+    if (auto ok = take_turn(bytes); !ok) return ok;
     const auto ticket = engine_.start(transfer);
     if (!ticket) return ticket.error();
     tickets_.push_back(*ticket);
@@ -129,7 +142,22 @@ class TransferWindow {
   }
 
  private:
+  /// Waits until the rate allows so many bytes.
+  [[nodiscard]] Result<void> take_turn(std::uint64_t bytes) {
+    if (!pace_) return go_on(stop_);
+    constexpr Duration kLookMax = std::chrono::milliseconds(50);
+    const TimePoint due = pace_->due(bytes, clock_.now());
+    for (TimePoint now = clock_.now();; now = clock_.now()) {
+      if (auto ok = go_on(stop_); !ok) return ok;
+      if (now >= due) break;
+      std::this_thread::sleep_for(std::min<Duration>(kLookMax, due - now));
+    }
+    pace_->take(bytes, clock_.now());
+    return {};
+  }
+
   Engine& engine_;
+  const StopFlag* stop_;
   SteadyClock clock_;
   std::optional<Pace> pace_;
   std::deque<std::uint64_t> tickets_;

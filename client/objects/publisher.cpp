@@ -263,7 +263,7 @@ Result<void> Publisher::make_visible(Slot& slot, const ObjectPartId& id) {
 }
 
 Result<void> Publisher::put(const Slot& slot, const ObjectPartId& id) {
-  TransferWindow window(pool_.engine(), options_.link_bytes_per_s);
+  TransferWindow window(pool_.engine(), options_.link_bytes_per_s, options_.stop);
   for (std::size_t i = 0; i < manifest_.tiles.size(); ++i) {
     if (manifest_.tiles[i].checksums.empty()) continue;
     if (auto ok = put_tile(window, slot, id, i); !ok) return ok;

@@ -42,6 +42,7 @@ class Publisher {
     bool exclusive = false;              ///< a version is reserved in the whole pool first
     std::vector<ObjectTensor> tensors;
     std::vector<ObjectMemory> memory;  ///< this rank's tiles, parallel to tensors; not copied
+    const StopFlag* stop = nullptr;    ///< nullptr: none
   };
   static constexpr std::uint32_t kVersionsMax = 1024;
 
@@ -58,7 +59,8 @@ class Publisher {
   /// @return kInvalidArgument: not above the last one; kBusy: readers have all kept versions open;
   /// kAlreadyExists: another run has this version (without Options::exclusive: on this node);
   /// kUnsupported: the pool cannot reserve versions; kUnavailable, kDeadline: the node is lost, or
-  /// silent: then the version may be visible all the same, and its number is used up.
+  /// silent: then the version may be visible all the same, and its number is used up; kCanceled: it
+  /// was stopped, and the version is not visible.
   [[nodiscard]] Result<void> publish(std::uint64_t version) {
     return publish(version, options_.run);
   }

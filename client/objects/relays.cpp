@@ -204,12 +204,14 @@ Result<Relays::Step> Relays::make_step(const RelayStep& plan, std::size_t number
   give.run = options_.run;
   give.versions = options_.versions;
   give.link_bytes_per_s = link_bytes_per_s;
+  give.stop = reader.stop;
   Subscriber::Options take;
   take.secret = give.secret;
   take.mesh = give.mesh;
   take.rank = give.rank;
   take.link_bytes_per_s = link_bytes_per_s;
   take.own_part = plan.position;
+  take.stop = reader.stop;
   for (const RelayedTensor& one : plan.tensors) {
     const ObjectMemory& tile = whole_.memory(begin + one.wanted);
     give.tensors.push_back(one.tensor);
@@ -240,6 +242,7 @@ Result<void> Relays::read() {
     relayed_ += 1;
     return {};
   }
+  if (shared.error().code() == Errc::kCanceled) return shared;
   if (missed_++ == 0) {
     log(LogLevel::kWarning, "a version is read from its publisher alone, without relays",
         {{"object", whole_.options().name},
@@ -307,6 +310,7 @@ Result<void> Relays::publish(Step& step, bool again) {
     const bool there = again && !done && done.error().code() == Errc::kInvalidArgument;
     if (there) return {};
     if (!behind || clock_.now() >= end) return done;
+    if (auto ok = go_on(whole_.options().stop); !ok) return ok;
     std::this_thread::sleep_for(kPause);
   }
 }

@@ -94,6 +94,7 @@ Result<std::uint64_t> Subscriber::acquire(const Versions& versions, Duration tim
       if (misfit_ || !gone) return opened.error();
       last = opened.error().context();
     }
+    if (auto ok = go_on(options_.stop); !ok) return ok.error();
     const TimePoint now = clock_.now();
     if (now >= end) {
       missed_ = versions.min;
@@ -387,7 +388,7 @@ std::vector<Subscriber::Fetch> Subscriber::in_turns() const {
 Result<void> Subscriber::read() {
   if (held_.empty()) return Error(Errc::kConflict, "no version is open");
   std::deque<Fetch> fetches;
-  TransferWindow window(pool_.engine(), options_.link_bytes_per_s);
+  TransferWindow window(pool_.engine(), options_.link_bytes_per_s, options_.stop);
   const auto settle = [&]() -> Result<void> {
     auto moved = window.wait_first();
     const Fetch fetch = fetches.front();

@@ -42,6 +42,7 @@ class Subscriber {
     std::uint64_t link_bytes_per_s = 0;  ///< limit of read(); 0: none
     /// The publishing position whose tiles the memory has already.
     std::optional<std::size_t> own_part;
+    const StopFlag* stop = nullptr;  ///< nullptr: none
   };
   /// @return kInvalidArgument: the mesh cannot be read.
   [[nodiscard]] static Result<std::unique_ptr<Subscriber>> create(Pool& pool,
@@ -56,12 +57,14 @@ class Subscriber {
   };
   /// Opens the newest complete version of those, in place of the one that is open. Looks again and
   /// again until there is one or the time is over; what does not fit the object fails at once.
-  /// @return its number; kNotFound: there is none; kUnavailable: no node is left; kConflict,
-  /// kInvalidArgument, kNotFound: as plan_read() says of it.
+  /// @return its number; kNotFound: there is none; kCanceled: it was stopped, and none is open;
+  /// kUnavailable: no node is left; kConflict, kInvalidArgument, kNotFound: as plan_read() says of
+  /// it.
   [[nodiscard]] Result<std::uint64_t> acquire(const Versions& versions, Duration timeout);
   /// Fetches this rank's tiles of the open version. Waits. After a failure the memory's contents
   /// are not defined.
-  /// @return kConflict: no version is open; kCorrupt: bytes that are not what was published;
+  /// @return kConflict: no version is open; kCanceled: it was stopped, and no byte is written from
+  /// now on; kCorrupt: bytes that are not what was published;
   /// kNotFound: its publisher has ended, or its daemon was restarted; kUnavailable, kDeadline: a
   /// node is lost.
   [[nodiscard]] Result<void> read();

@@ -27,7 +27,8 @@
  * Layouts are texts, as for `hyperoffload layout`: a mesh "4x2:dp,tp" (ranks 0 .. 7, or others
  * after "@"), and for each dimension of a tensor the axes that divide it, "dp,tp;-".
  *
- * Threads. One thread at a time for each handle; different handles of a pool on any threads.
+ * Threads. One thread at a time for each handle; different handles of a pool on any threads. Any
+ * thread, and a signal handler, may stop a call on an open handle.
  */
 #ifndef HYPEROFFLOAD_OBJECTS_H_
 #define HYPEROFFLOAD_OBJECTS_H_
@@ -120,8 +121,14 @@ HO_API ho_status ho_publisher_open(ho_pool* pool, const ho_object_options* optio
  * HO_ALREADY_EXISTS    another run has published or reserved this version, and its session has not
  *                      ended.
  * HO_UNSUPPORTED       `exclusive` is set, and the nodes are not listed in etcd.
+ * HO_CANCELED          ho_publisher_stop ended it, and this rank's part is not visible: the same
+ *                      version may be published again.
  * HO_UNAVAILABLE, HO_DEADLINE   the node is lost or did not answer: go on with the next version. */
 HO_API ho_status ho_publish(ho_publisher* publisher, uint64_t version);
+/* Makes a ho_publish that is under way end soon, with HO_CANCELED unless its bytes are all in the
+ * pool. What it has begun to move comes to its end first: 16 MiB at most. A ho_publish that begins
+ * later is not stopped. NULL is allowed. */
+HO_API void ho_publisher_stop(ho_publisher* publisher);
 /* Ends all versions of the publisher, also those that readers have open: their reads fail. NULL is
  * allowed. */
 HO_API void ho_publisher_close(ho_publisher* publisher);
@@ -145,6 +152,7 @@ HO_API ho_status ho_subscriber_open(ho_pool* pool, const ho_object_options* opti
  * HO_NOT_FOUND         no such version, or the object lacks a tensor of one of the names.
  * HO_CONFLICT          a tensor of the object has another shape or type.
  * HO_INVALID_ARGUMENT  a layout does not fit, or the memory has another size than the tile.
+ * HO_CANCELED          ho_subscriber_stop ended it: no version is open.
  * HO_UNAVAILABLE       no node is left; or there is no such version on the nodes that could be
  * asked, and ho_last_error names the others. */
 HO_API ho_status ho_acquire(ho_subscriber* subscriber, uint64_t least, uint64_t most,
@@ -155,10 +163,17 @@ HO_API ho_status ho_acquire(ho_subscriber* subscriber, uint64_t least, uint64_t 
  *
  * HO_OK          all tiles are there, and their checksums are those of the publisher.
  * HO_CONFLICT    no version is open.
+ * HO_CANCELED    ho_subscriber_stop ended it: the version stays open, and may be read again. No
+ *                byte of the memory is written from now on. With relays, the other ranks wait for
+ *                this one's part as for that of a rank that is missing.
  * HO_CORRUPT     the bytes are not those that were published.
  * HO_NOT_FOUND   the publisher has ended, or its daemon was restarted.
  * HO_UNAVAILABLE, HO_DEADLINE   a node is lost. */
 HO_API ho_status ho_object_read(ho_subscriber* subscriber);
+/* Makes a ho_acquire or ho_object_read that is under way end soon, with HO_CANCELED unless it is
+ * about to end. What it has begun to move comes to its end first: 16 MiB at most, with relays three
+ * times as much. A call that begins later is not stopped. NULL is allowed. */
+HO_API void ho_subscriber_stop(ho_subscriber* subscriber);
 /* Closes the open version, if there is one. */
 HO_API void ho_object_release(ho_subscriber* subscriber);
 /* Describes the open version, or the last one that was open, as JSON: {"mesh": ..., "tensors":

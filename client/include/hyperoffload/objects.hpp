@@ -29,6 +29,8 @@ class Publisher {
 
   ho_publisher* get() const noexcept { return handle_; }
   void publish(std::uint64_t version) { check(ho_publish(handle_, version)); }
+  /// From any thread, or a signal handler.
+  void stop() noexcept { ho_publisher_stop(handle_); }
 
  private:
   ho_publisher* handle_ = nullptr;
@@ -59,6 +61,8 @@ class Subscriber {
     return version;
   }
   void read() { check(ho_object_read(handle_)); }
+  /// From any thread, or a signal handler.
+  void stop() noexcept { ho_subscriber_stop(handle_); }
   void release() noexcept { ho_object_release(handle_); }
   /// Empty before the first version.
   const char* text() const noexcept {

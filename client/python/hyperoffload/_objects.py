@@ -1,9 +1,11 @@
 """Published objects: objects.h over ctypes. docs/objects.md says what to expect of them."""
 
+import contextlib
 import ctypes
 import json
 import math
 import operator
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -59,7 +61,7 @@ def _declare(lib):
             "ho_object_read": [handle]}.items():
         function = getattr(lib, name)
         function.argtypes, function.restype = arguments, ctypes.c_int
-    for name in ("ho_publisher_close", "ho_subscriber_close", "ho_object_release"):
+    for name in ("ho_publisher_close", "ho_publisher_stop", "ho_subscriber_close", "ho_subscriber_stop", "ho_object_release"):
         getattr(lib, name).argtypes, getattr(lib, name).restype = [handle], None
     lib.ho_object_text.argtypes, lib.ho_object_text.restype = [handle], ctypes.c_char_p
 
@@ -158,6 +160,38 @@ class _Object:
                 raise _library.Error("conflict", f"{name}: its memory has moved since this was opened; copy the tensor to one "
                                      "that stays, under fit() in run.paused()")
 
+    def _move(self, function, *arguments):
+        """Calls what moves bytes. Python acts on a signal, as Ctrl-C, on its main thread and between calls of the
+        library: another thread makes the call meanwhile. When this returns or raises, the call has ended."""
+        begun, outcome = threading.Lock(), []
+
+        def call():
+            if begun.acquire(blocking=False):
+                try:
+                    outcome.append(_library._check(function(self._handle, *arguments)))
+                except Exception as error:
+                    outcome.append(error)
+
+        main = threading.main_thread()
+        try:
+            # At its end Python starts no threads.
+            if threading.current_thread() is not main or not main.is_alive():
+                call()
+            else:
+                thread = threading.Thread(target=call, name="hyperoffload")
+                thread.start()
+                thread.join()
+        except BaseException:
+            # The thread that takes the lock first decides whether there is a call. A call that has not begun is not
+            # stopped: so again.
+            while not begun.acquire(blocking=False) and not outcome:
+                with contextlib.suppress(BaseException):  # Ctrl-C once more
+                    getattr(self._lib, self._STOP)(self._handle)
+                    time.sleep(0.01)
+            raise
+        if outcome[0] is not None:
+            raise outcome[0]
+
     def _close_pool(self):
         if self._own:
             self._pool.close()
@@ -188,7 +222,7 @@ class Publisher(_Object):
     second; 0: no limit. `exclusive`: of several runs one publishes a version, whatever nodes they use, and the others
     get Error "already-exists"; the pool's nodes must be listed in etcd."""
 
-    _OPEN, _CLOSE = "ho_publisher_open", "ho_publisher_close"
+    _OPEN, _CLOSE, _STOP = "ho_publisher_open", "ho_publisher_close", "ho_publisher_stop"
     _CHUNKS = {"rows": 0, "grid": 1}
 
     def __init__(self, pool: str, name: str, tensors: Mapping[str, Any], *, mesh: str = "", rank: int | None = None,
@@ -201,9 +235,11 @@ class Publisher(_Object):
 
     def publish(self, version: int) -> None:
         """Copies the tensors into the pool and makes them visible. Raises Error: "busy" where readers
-        have all kept versions open; "already-exists" where another run has this version."""
+        have all kept versions open; "already-exists" where another run has this version. Ctrl-C ends it within
+        0.2 s, and within some seconds more where a node does not answer: then the version is not visible, and may be
+        published again, or it is as a whole, and publishing it raises Error "invalid-argument"."""
         self._check_places()
-        _library._check(self._lib.ho_publish(self._handle, _number("version", version)))
+        self._move(self._lib.ho_publish, _number("version", version))
 
 
 class Subscriber(_Object):
@@ -216,7 +252,7 @@ class Subscriber(_Object):
     once. All ranks have the same `run` and read the same versions in the same order. A rank keeps its part of `versions`
     versions in the pool."""
 
-    _OPEN, _CLOSE = "ho_subscriber_open", "ho_subscriber_close"
+    _OPEN, _CLOSE, _STOP = "ho_subscriber_open", "ho_subscriber_close", "ho_subscriber_stop"
 
     def __init__(self, pool: str, name: str, tensors: Mapping[str, Any], *, mesh: str = "", rank: int | None = None,
                  secret: str = "", link: int = 0, relay: str = "", run: int = 0, versions: int = 2) -> None:
@@ -245,9 +281,11 @@ class Subscriber(_Object):
 
     def read(self) -> None:
         """Fetches the open version into the tensors, and compares checksums. Raises Error: "corrupt" where
-        they differ, "conflict" where no version is open."""
+        they differ, "conflict" where no version is open. Ctrl-C ends it within 0.2 s, and within some seconds more
+        where a node does not answer. After any exception the tensors have bytes of several versions, which no later
+        moment changes; the version is open, and read() fetches all of it again."""
         self._check_places()
-        _library._check(self._lib.ho_object_read(self._handle))
+        self._move(self._lib.ho_object_read)
 
     def release(self) -> None:
         """Ends the use of the acquired version: its publisher may reuse the memory."""
