@@ -3,6 +3,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "common/model/element_type.hpp"
+
 namespace ho::client {
 
 namespace {
@@ -56,7 +58,8 @@ void add_chunks(TileRead& tile, const layout::Box& held, const layout::Box& part
 Result<void> check_wanted(const WantedTensor& wanted, const ObjectTensor& tensor) {
   const bool shape = wanted.shape.empty() || wanted.shape == tensor.shape;
   const bool element = wanted.element_bytes == 0 || wanted.element_bytes == tensor.element_bytes;
-  const bool dtype = wanted.dtype.empty() || wanted.dtype == tensor.dtype;
+  const bool dtype =
+      wanted.dtype.empty() || element_type(wanted.dtype) == element_type(tensor.dtype);
   if (shape && element && dtype) return {};
   return Error(Errc::kConflict, "tensor \"" + tensor.name + "\" is of another " +
                                     (!shape     ? "shape"

@@ -93,9 +93,11 @@ typedef struct ho_object_options {
 
 /* A tensor, as this rank has it. The library copies all of it except `data`. */
 typedef struct ho_tensor {
-  const char* name;       /* unique in its object; up to 65535 bytes */
-  const char* layout;     /* layout over the mesh; NULL or "": each rank has all of it */
-  const char* dtype;      /* "bf16"; a reader's must be the publisher's; NULL or "": any */
+  const char* name;   /* unique in its object; up to 65535 bytes */
+  const char* layout; /* layout over the mesh; NULL or "": each rank has all of it */
+  /* "bfloat16"; a reader's must be the publisher's; NULL or "": any. "bf16" is the same, as are
+     "f32", "float" and "float32", and so on; torch's names are the proper ones. */
+  const char* dtype;
   const uint64_t* shape;  /* shape of the whole tensor, sizes from 0; a reader may leave it NULL */
   uint32_t dimensions;    /* 1 to 8 */
   uint32_t element_bytes; /* 1 to 1024; a reader may leave it 0 */

@@ -19,7 +19,7 @@ _WAIT_S = 0.2
 # Buffers' formats, as torch names the types.
 _TYPES = {"?": "bool", "b": "int8", "B": "uint8", "c": "uint8", "h": "int16", "H": "uint16",
           "i": "int32", "l": "int64", "q": "int64", "I": "uint32", "L": "uint64", "Q": "uint64", "e": "float16", "f": "float32",
-          "d": "float64"}
+          "d": "float64", "Zf": "complex64", "Zd": "complex128"}
 
 
 def _number(field, value, most=_U64_MAX):

@@ -268,6 +268,9 @@ TEST_CASE("read plan: a tile that does not fit the object is refused", "[unit]")
   CHECK(code({"w", "tp;-", {10, 11}, 0, "", 200}) == Errc::kConflict);
   CHECK(code({"w", "tp;-", {}, 2, "", 200}) == Errc::kConflict);
   CHECK(code({"w", "tp;-", {}, 0, "bf16", 200}) == Errc::kConflict);
+  for (const char* const same : {"f32", "float32", "float"}) {
+    CHECK(code({"w", "tp;-", {}, 0, same, 200}) == Errc::kOk);
+  }
   CHECK(code({"w", "tp;-", {}, 0, "", 201}) == Errc::kInvalidArgument);
   CHECK(code({"w", "tp", {}, 0, "", 200}) == Errc::kInvalidArgument);
   CHECK(code({"w", "tp;-+sum:tp", {}, 0, "", 200}) == Errc::kInvalidArgument);

@@ -13,6 +13,7 @@
 
 #include "common/base/check.hpp"
 #include "common/base/json.hpp"
+#include "common/model/element_type.hpp"
 
 namespace ho::cli {
 
@@ -21,36 +22,24 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "the format's byte order");
 
 struct Type {
-  std::string_view dtype;
+  std::string_view dtype;  ///< as element_type() calls it
   std::string_view type;
   std::uint64_t element_bytes;
 };
 constexpr std::array kTypes{Type{"float64", "F64", 8},
-                            Type{"f64", "F64", 8},
                             Type{"float32", "F32", 4},
-                            Type{"f32", "F32", 4},
                             Type{"float16", "F16", 2},
-                            Type{"f16", "F16", 2},
                             Type{"bfloat16", "BF16", 2},
-                            Type{"bf16", "BF16", 2},
                             Type{"float8_e4m3fn", "F8_E4M3", 1},
                             Type{"float8_e5m2", "F8_E5M2", 1},
                             Type{"int64", "I64", 8},
-                            Type{"i64", "I64", 8},
                             Type{"int32", "I32", 4},
-                            Type{"i32", "I32", 4},
                             Type{"int16", "I16", 2},
-                            Type{"i16", "I16", 2},
                             Type{"int8", "I8", 1},
-                            Type{"i8", "I8", 1},
                             Type{"uint64", "U64", 8},
-                            Type{"u64", "U64", 8},
                             Type{"uint32", "U32", 4},
-                            Type{"u32", "U32", 4},
                             Type{"uint16", "U16", 2},
-                            Type{"u16", "U16", 2},
                             Type{"uint8", "U8", 1},
-                            Type{"u8", "U8", 1},
                             Type{"bool", "BOOL", 1}};
 
 constexpr std::uint64_t kAlign = 64;  // the format wants 8; vector loads like more
@@ -81,7 +70,7 @@ std::string header_of(const std::vector<FileTensor>& tensors,
 std::optional<std::string_view> safetensors_type(std::string_view dtype,
                                                  std::uint64_t element_bytes) {
   const auto found = std::find_if(kTypes.begin(), kTypes.end(), [&](const Type& one) {
-    return one.dtype == dtype && one.element_bytes == element_bytes;
+    return one.dtype == element_type(dtype) && one.element_bytes == element_bytes;
   });
   if (found == kTypes.end()) return std::nullopt;
   return found->type;
