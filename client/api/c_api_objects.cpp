@@ -10,6 +10,7 @@
 #include "client/objects/publisher.hpp"
 #include "client/objects/relays.hpp"
 #include "client/objects/subscriber.hpp"
+#include "client/objects/tiles.hpp"
 #include "common/base/json.hpp"
 #include "common/base/random.hpp"
 #include "common/layout/mesh.hpp"
@@ -82,6 +83,7 @@ constexpr std::size_t kSecretBytesMin = 16;
 constexpr std::size_t kSecretBytesMax = 256;
 constexpr std::uint32_t kElementBytesMax = 1024;
 constexpr std::uint32_t kVersions = 2;
+constexpr const char* kOneRank = "1:all@0";
 
 /// What publisher and subscriber have in common.
 struct ObjectOptions {
@@ -115,7 +117,7 @@ Result<ObjectOptions> read_object_options(const ho_object_options& given) {
   out.relay = std::move(*relay);
   out.name = std::move(*name);
   out.secret = std::move(secret);
-  out.mesh = mesh->empty() ? "1:all@0" : std::move(*mesh);
+  out.mesh = mesh->empty() ? kOneRank : std::move(*mesh);
   return out;
 }
 
@@ -198,6 +200,29 @@ std::string describe(const ho::client::Subscriber& subscriber, const ho::client:
 }  // namespace
 
 extern "C" {
+
+ho_status ho_tile_shape(const char* mesh, std::uint32_t rank, const char* layout,
+                        const std::uint64_t* shape, std::uint32_t dimensions, std::uint64_t* tile) {
+  return guarded([&]() -> Result<void> {
+    if (shape == nullptr || tile == nullptr) return null_argument();
+    if (dimensions > ho::layout::kDimensionsMax) return ho::bad_input("more than 8 dimensions");
+    const bool one = mesh == nullptr || *mesh == '\0';
+    const auto known = ho::layout::parse_mesh(one ? kOneRank : mesh);
+    if (!known) return known.error();
+    const auto position = ho::client::position_of(*known, rank);
+    if (!position) return position.error();
+    ho::ObjectTensor tensor;
+    tensor.name = "the tensor";
+    tensor.layout = layout == nullptr ? "" : layout;
+    tensor.shape.assign(shape, shape + dimensions);
+    const auto placement = ho::client::placement_of(*known, tensor);
+    if (!placement) return placement.error();
+    const auto boxes = ho::layout::regions(placement->mesh, placement->layout, tensor.shape);
+    if (!boxes) return boxes.error();
+    for (const ho::layout::Interval& side : (*boxes)[*position].intervals()) *tile++ = side.size();
+    return {};
+  });
+}
 
 ho_status ho_publisher_open(ho_pool* pool, const ho_object_options* options,
                             const ho_tensor* tensors, size_t count, ho_publisher** out) {

@@ -105,6 +105,14 @@ typedef struct ho_tensor {
   uint64_t bytes;         /* size of the tile */
 } ho_tensor;
 
+/* Writes the shape of a rank's tile, in elements, to `tile`, which has room for `dimensions` sizes.
+ * The other arguments are those of ho_object_options and ho_tensor.
+ *
+ * HO_OK                done.
+ * HO_INVALID_ARGUMENT  a null argument, a mesh or layout that cannot be read or does not fit the
+ *                      shape, a rank that is not in the mesh. */
+HO_API ho_status ho_tile_shape(const char* mesh, uint32_t rank, const char* layout,
+                               const uint64_t* shape, uint32_t dimensions, uint64_t* tile);
 /* Takes pool memory for the versions, on this machine's node if there is one, else on another, by
  * rank, and registers the tensors' memory, which must exist until ho_publisher_close.
  *

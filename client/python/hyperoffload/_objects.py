@@ -54,6 +54,7 @@ def _declare(lib):
     handle, size, wide, number = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint64,
                                   ctypes.c_uint32)
     for name, arguments in {
+            "ho_tile_shape": [ctypes.c_char_p, number, ctypes.c_char_p, handle, number, handle],
             "ho_publisher_open": [handle, handle, handle, size, handle],
             "ho_publish": [handle, wide],
             "ho_subscriber_open": [handle, handle, handle, size, handle],
@@ -69,8 +70,8 @@ def _declare(lib):
 class Tile:
     """This rank's part of a tensor that is divided over the ranks of a mesh.
 
-    `data`: a contiguous torch tensor on the host, or an object with a writable buffer. `layout`: for
-    each dimension the axes that divide it, as "dp;-". `shape`: the whole tensor's, in elements."""
+    `data`: a contiguous torch tensor on the host, or an object with a writable buffer. With more than one dimension it has this rank's sizes; with one, it is the tile's bytes in a row. `layout`: for each
+    dimension the axes that divide it, as "dp;-". `shape`: the whole tensor's, in elements."""
 
     def __init__(self, data: Any, layout: str, shape: Sequence[int]) -> None:
         self.data, self.layout, self.shape = data, layout, tuple(shape)
@@ -90,31 +91,37 @@ def _as_tile(name, value, mesh, rank):
     return Tile(value.to_local(), layout, value.shape), own_mesh, own_rank
 
 
-def _take(name, value):
-    """Returns (ctypes record, what must stay alive)."""
-    if not isinstance(value, Tile):
-        shape = tuple(value.shape) if hasattr(value, "data_ptr") else memoryview(value).shape
-        value = Tile(value, "", shape)
-    data = value.data
+def _memory_of(name, data):
+    """Returns (what must stay alive, shape, type, element's size, bytes, address)."""
     if hasattr(data, "data_ptr"):
         if not data.is_contiguous() or data.device.type != "cpu":
             raise ValueError(f"{name}: not contiguous, or not on the host")
-        element, size = data.element_size(), data.element_size() * data.numel()
-        dtype = str(data.dtype).rsplit(".", 1)[-1]
-        address, keep = data.data_ptr(), data
-    else:
-        view = memoryview(data)
-        if not view.c_contiguous:
-            raise ValueError(f"{name}: not contiguous")
-        element, size, dtype = view.itemsize, view.nbytes, _TYPES.get(view.format, view.format)
-        keep = (ctypes.c_char * size).from_buffer(data) if size else None
-        address = ctypes.addressof(keep) if size else None
+        # Such a tensor's memory has other values than the tensor.
+        for lazy, mend in (("is_conj", "resolve_conj"), ("is_neg", "resolve_neg")):
+            if getattr(data, lazy, bool)():
+                raise ValueError(f"{name}: {lazy}() is true, its memory has other values: give {mend}() of it")
+        return (data, tuple(data.shape), str(data.dtype).rsplit(".", 1)[-1], data.element_size(),
+                data.element_size() * data.numel(), data.data_ptr())
+    view = memoryview(data)
+    if not view.c_contiguous:
+        raise ValueError(f"{name}: not contiguous")
+    keep = (ctypes.c_char * view.nbytes).from_buffer(data) if view.nbytes else None
+    return (keep, view.shape, _TYPES.get(view.format, view.format), view.itemsize, view.nbytes,
+            ctypes.addressof(keep) if keep else None)
+
+
+def _take(name, value):
+    """Returns (ctypes record, shape of the memory, what must stay alive)."""
+    if not isinstance(value, Tile):
+        shape = tuple(value.shape) if hasattr(value, "data_ptr") else memoryview(value).shape
+        value = Tile(value, "", shape)
+    keep, found, dtype, element, size, address = _memory_of(name, value.data)
     sizes = [_number(f"{name}: shape", size) for size in value.shape] or [1]
     shape = (ctypes.c_uint64 * len(sizes))(*sizes)
     layout = value.layout if value.shape else ""
     record = _Tensor(_text("tensor", name), _text(f"{name}: layout", layout), _text(f"{name}: type", dtype),
                      shape, len(shape), element, address if size else None, size)
-    return record, (shape, keep)
+    return record, found, (shape, keep)
 
 
 class _Object:
@@ -132,7 +139,8 @@ class _Object:
             raise ValueError(f"the mesh {mesh} has several ranks: give this one's as rank=")
         rank = rank or 0
         for tensor_name, value in tiles.items():
-            record, keep = _take(tensor_name, value)
+            record, found, keep = _take(tensor_name, value)
+            self._check_shape(tensor_name, record, found, _text("mesh", mesh), _number("rank", rank, _U32_MAX))
             records.append(record)
             self._keep.append(keep)
             if hasattr(keep[1], "data_ptr"):
@@ -151,6 +159,15 @@ class _Object:
         except BaseException:
             self._close_pool()
             raise
+
+    def _check_shape(self, name, record, found, mesh, rank):
+        """A tile that is transposed, as one of a framework with another order, has the right size and wrong values.
+        Memory of one dimension is taken as it is."""
+        tile = (ctypes.c_uint64 * record.dimensions)()
+        if len(found) < 2 or self._lib.ho_tile_shape(mesh, rank, record.layout, record.shape, record.dimensions, tile) != 0:
+            return  # what is wrong with the layout is said where the object is opened
+        if tuple(tile) != tuple(found):
+            raise ValueError(f"{name}: rank {rank} has {tuple(tile)} of it, the memory is {tuple(found)}")
 
     def _check_places(self):
         """The library knows each tensor's memory since it was opened. A tensor that leaves the device, as under

@@ -1,4 +1,4 @@
-"""Which memory is published as a tensor, and read into: names of types.
+"""Which memory is published as a tensor, and read into: shapes of tiles, names of types, lazy values.
 
 Usage: tensors_test.py CLI DAEMON LIBRARY PACKAGE
 """
@@ -13,7 +13,7 @@ sys.path.insert(0, sys.argv[4])
 os.environ["HYPEROFFLOAD_LIBRARY"] = sys.argv[3]
 import hyperoffload  # noqa: E402
 from one_node import Node  # noqa: E402
-from hyperoffload import Publisher, Subscriber  # noqa: E402
+from hyperoffload import Publisher, Subscriber, Tile  # noqa: E402
 
 
 class Tensor:
@@ -55,6 +55,31 @@ def read(pool, name, **wanted):
         reader.read()
 
 
+def lazy_values(pool):
+    """Memory of a conjugated or negated view has the values before that."""
+    for kind in (Publisher, Subscriber):
+        for name, mend in (("is_conj", "resolve_conj"), ("is_neg", "resolve_neg")):
+            said = refuses(ValueError, lambda: kind(pool, "lazy", {"w": Tensor(**{name: True})}))
+            assert "w: " in said and f"{mend}()" in said, said
+            kind(pool, "lazy", {"w": Tensor(**{name: False})}).close()
+
+
+def shapes_of_tiles(pool):
+    """A tile of another shape and the same size is refused; memory of one dimension is a tile's bytes in a row."""
+    wide = memoryview(bytearray(12)).cast("B", (2, 6))
+    for kind in (Publisher, Subscriber):
+        for data, layout, rank, found in ((Tensor((3, 2)), "-;-", 0, "(3, 2)"), (Tensor((3, 2)), "-;tp", 1, "(3, 2)"),
+                                          (wide, "tp;-", 0, "(2, 6)")):
+            shape = (2, 3) if layout == "-;-" else (2, 6) if layout == "-;tp" else (6, 4)
+            said = refuses(ValueError, lambda: kind(pool, "tiles", {"w": Tile(data, layout, shape)}, mesh="2:tp", rank=rank, run=1))
+            assert said.startswith("w: ") and found in said, said
+        for data in (Tensor((2, 3)), Tensor((6,)), bytearray(6)):
+            kind(pool, "tiles", {"w": Tile(data, "-;tp", (2, 6))}, mesh="2:tp", rank=1, run=1).close()
+    # An error of the layout comes from the library, as for memory of one dimension.
+    said = refuses(hyperoffload.Error, lambda: Publisher(pool, "tiles", {"w": Tile(Tensor(), "-;dp", (2, 3))}, mesh="1:tp"))
+    assert said.startswith("invalid-argument: w: "), said
+
+
 def names_of_types(pool):
     """One type has several names."""
     with Publisher(pool, "types", {"w": Tensor(dtype="bf16", size=2), "z": Tensor(dtype="Zd", size=16)}) as writer:
@@ -76,4 +101,6 @@ def names_of_types(pool):
 
 
 with Node(sys.argv[1], sys.argv[2]) as node:
+    lazy_values(node.pool)
+    shapes_of_tiles(node.pool)
     names_of_types(node.pool)
