@@ -14,6 +14,7 @@ from . import _layouts, _library
 
 _U32_MAX = 2 ** 32 - 1
 _U64_MAX = 2 ** 64 - 1
+_PY_BUFFER_WORDS = 16  # a Py_buffer has 10
 # Python acts on a signal, as Ctrl-C, between calls of the library: it waits in parts of this length.
 _WAIT_S = 0.2
 # Buffers' formats, as torch names the types.
@@ -70,7 +71,8 @@ def _declare(lib):
 class Tile:
     """This rank's part of a tensor that is divided over the ranks of a mesh.
 
-    `data`: a contiguous torch tensor on the host, or an object with a writable buffer. With more than one dimension it has this rank's sizes; with one, it is the tile's bytes in a row. `layout`: for each
+    `data`: a contiguous torch tensor on the host, or an object with a buffer, which publishers may have read-only. With
+    more than one dimension it has this rank's sizes; with one, it is the tile's bytes in a row. `layout`: for each
     dimension the axes that divide it, as "dp;-". `shape`: the whole tensor's, in elements."""
 
     def __init__(self, data: Any, layout: str, shape: Sequence[int]) -> None:
@@ -91,7 +93,17 @@ def _as_tile(name, value, mesh, rank):
     return Tile(value.to_local(), layout, value.shape), own_mesh, own_rank
 
 
-def _memory_of(name, data):
+def _address_of(view):
+    """Where a buffer begins, also one that is read-only, which ctypes' own types do not take. Stays so as long as `view`
+    lives."""
+    buffer = (ctypes.c_void_p * _PY_BUFFER_WORDS)()
+    ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(view), buffer, 0)
+    address = buffer[0]
+    ctypes.pythonapi.PyBuffer_Release(buffer)
+    return address
+
+
+def _memory_of(name, data, writes):
     """Returns (what must stay alive, shape, type, element's size, bytes, address)."""
     if hasattr(data, "data_ptr"):
         if not data.is_contiguous() or data.device.type != "cpu":
@@ -105,17 +117,17 @@ def _memory_of(name, data):
     view = memoryview(data)
     if not view.c_contiguous:
         raise ValueError(f"{name}: not contiguous")
-    keep = (ctypes.c_char * view.nbytes).from_buffer(data) if view.nbytes else None
-    return (keep, view.shape, _TYPES.get(view.format, view.format), view.itemsize, view.nbytes,
-            ctypes.addressof(keep) if keep else None)
+    if writes and view.readonly:
+        raise ValueError(f"{name}: its memory is read-only, and read() writes to it")
+    return view, view.shape, _TYPES.get(view.format, view.format), view.itemsize, view.nbytes, _address_of(view)
 
 
-def _take(name, value):
-    """Returns (ctypes record, shape of the memory, what must stay alive)."""
+def _take(name, value, writes):
+    """Returns (ctypes record, shape of the memory, what must stay alive). `writes`: the library writes to the memory."""
     if not isinstance(value, Tile):
         shape = tuple(value.shape) if hasattr(value, "data_ptr") else memoryview(value).shape
         value = Tile(value, "", shape)
-    keep, found, dtype, element, size, address = _memory_of(name, value.data)
+    keep, found, dtype, element, size, address = _memory_of(name, value.data, writes)
     sizes = [_number(f"{name}: shape", size) for size in value.shape] or [1]
     shape = (ctypes.c_uint64 * len(sizes))(*sizes)
     layout = value.layout if value.shape else ""
@@ -139,7 +151,7 @@ class _Object:
             raise ValueError(f"the mesh {mesh} has several ranks: give this one's as rank=")
         rank = rank or 0
         for tensor_name, value in tiles.items():
-            record, found, keep = _take(tensor_name, value)
+            record, found, keep = _take(tensor_name, value, self._WRITES)
             self._check_shape(tensor_name, record, found, _text("mesh", mesh), _number("rank", rank, _U32_MAX))
             records.append(record)
             self._keep.append(keep)
@@ -219,6 +231,8 @@ class _Object:
         if handle is None:
             return
         getattr(self._lib, self._CLOSE)(handle)
+        self._keep.clear()  # its buffers may be closed now
+        self._tensors.clear()
         self._close_pool()
 
     def __enter__(self) -> Any:
@@ -240,6 +254,7 @@ class Publisher(_Object):
     get Error "already-exists"; the pool's nodes must be listed in etcd."""
 
     _OPEN, _CLOSE, _STOP = "ho_publisher_open", "ho_publisher_close", "ho_publisher_stop"
+    _WRITES = False
     _CHUNKS = {"rows": 0, "grid": 1}
 
     def __init__(self, pool: str, name: str, tensors: Mapping[str, Any], *, mesh: str = "", rank: int | None = None,
@@ -270,6 +285,7 @@ class Subscriber(_Object):
     versions in the pool."""
 
     _OPEN, _CLOSE, _STOP = "ho_subscriber_open", "ho_subscriber_close", "ho_subscriber_stop"
+    _WRITES = True
 
     def __init__(self, pool: str, name: str, tensors: Mapping[str, Any], *, mesh: str = "", rank: int | None = None,
                  secret: str = "", link: int = 0, relay: str = "", run: int = 0, versions: int = 2) -> None:

@@ -1,8 +1,10 @@
-"""Which memory is published as a tensor, and read into: shapes of tiles, names of types, lazy values.
+"""Which memory is published as a tensor, and read into: shapes of tiles, read-only memory, names of types, lazy values.
 
 Usage: tensors_test.py CLI DAEMON LIBRARY PACKAGE
 """
+import contextlib
 import ctypes
+import mmap
 import os
 import pathlib
 import sys
@@ -80,6 +82,20 @@ def shapes_of_tiles(pool):
     assert said.startswith("invalid-argument: w: "), said
 
 
+def read_only(pool, folder):
+    """Publishers only read; readers say the name of what they cannot write to."""
+    (folder / "frozen").write_bytes(b"abcdefgh")
+    with contextlib.ExitStack() as ends:
+        file = ends.enter_context(open(folder / "frozen", "rb"))
+        frozen = ends.enter_context(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        with Publisher(pool, "frozen", {"file": memoryview(frozen), "bytes": b"01234567"}) as writer:
+            writer.publish(1)
+            got = {"file": bytearray(8), "bytes": bytearray(8)}
+            read(pool, "frozen", **got)
+            assert got == {"file": b"abcdefgh", "bytes": b"01234567"}, got
+        assert "bytes: its memory is read-only" in refuses(ValueError, lambda: read(pool, "frozen", bytes=b"01234567"))
+
+
 def names_of_types(pool):
     """One type has several names."""
     with Publisher(pool, "types", {"w": Tensor(dtype="bf16", size=2), "z": Tensor(dtype="Zd", size=16)}) as writer:
@@ -103,4 +119,5 @@ def names_of_types(pool):
 with Node(sys.argv[1], sys.argv[2]) as node:
     lazy_values(node.pool)
     shapes_of_tiles(node.pool)
+    read_only(node.pool, node.folder)
     names_of_types(node.pool)
