@@ -8,6 +8,11 @@ from typing import Any
 
 
 def _mesh(sizes, names, ranks=None):
+    if not all(operator.index(size) > 0 for size in sizes):
+        raise ValueError(f"a mesh has sizes from 1: {tuple(sizes)}")
+    for name in names:
+        if name in ("", "-") or any(letter.isspace() or letter in ",;:+@" for letter in name):
+            raise ValueError(f"an axis has a name without blanks and any of ,;:+@ and not {name!r}")
     words = "x".join(str(size) for size in sizes) + ":" + ",".join(names)
     count = 1
     for size in sizes:
@@ -15,6 +20,8 @@ def _mesh(sizes, names, ranks=None):
     ranks = list(range(count)) if ranks is None else [operator.index(rank) for rank in ranks]
     if len(ranks) != count:
         raise ValueError(f"a mesh of {count} places, and {len(ranks)} ranks")
+    if any(rank < 0 for rank in ranks):
+        raise ValueError(f"ranks are from 0: {ranks}")
     if len(set(ranks)) != count or len(set(names)) != len(names):
         raise ValueError(f"a rank or a name occurs twice: {ranks}, {names}")
     return words if ranks == list(range(count)) else words + "@" + ",".join(map(str, ranks))

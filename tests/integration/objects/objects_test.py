@@ -400,6 +400,8 @@ def imports():
     assert hyperoffload.from_dtensor(mesh, (Replicate(), Shard(-1)), 2)[1] == "-;tp"
     for dim in (2, -3):
         refuses(ValueError, lambda: hyperoffload.from_dtensor(mesh, (Replicate(), Shard(dim)), 2))
+    for name in ("a,b", "a b", "a;b", "a+b", "a@b", "a:b", "-", ""):
+        assert repr(name) in refuses(ValueError, lambda: hyperoffload.from_dtensor(Mesh([[0, 1]], (name, "tp")), (Replicate(),) * 2, 1))
     both = ("2x2x4:dp,sp,mp", "dp;-;sp,mp")
     assert hyperoffload.from_hypershard((2, 2, 4), ("dp", "sp", "mp"), ("dp", "None", ("sp", "mp"))) == both
     assert hyperoffload.from_hypershard((2, 2, 4), ("dp", "sp", "mp"), (2, -1, (1, 0))) == both  # from the right
@@ -414,7 +416,8 @@ def imports():
     found = hyperoffload.from_hypershard((2, 2, 4), ("dp", "sp", "mp"), (Number(2), Number(-1), (Number(1), Number(0))))
     assert found == both
     for wrong in (((2,), ("mp",), (None,), [3, 3]), ((2, 2), ("dp", "dp"), ("dp",)), ((2, 2), ("dp", "tp"), ("dp", "dp")),
-                  ((2, 2), ("dp", "tp"), (("dp", "dp"),)), ((2,), ("mp",), (1,)), ((2,), ("mp",), (-2,)), ((2,), ("mp",), ("tp",))):
+                  ((2, 2), ("dp", "tp"), (("dp", "dp"),)), ((2,), ("mp",), (None,), [-1, 0]), ((0,), ("mp",), (None,)),
+                  ((2,), ("mp",), (1,)), ((2,), ("mp",), (-2,)), ((2,), ("mp",), ("tp",))):
         refuses(ValueError, lambda: hyperoffload.from_hypershard(*wrong))
 
 
