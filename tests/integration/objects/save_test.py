@@ -191,6 +191,25 @@ class Save(unittest.TestCase):
         odd.publish(1)
         self.assertIn('tensor "x" is of type "P"', self.save("odd", code=1)[1])
 
+    def test_only_some_tensors(self):
+        """One of a type that the format lacks does not keep the others from being saved."""
+        names = ("a.weight", "a.bias", "b[0].weight", "z")
+        tensors = {name: array.array("f", [i]) for i, name in enumerate(names)} | {"odd": memoryview(bytearray(8)).cast("P")}
+        writer = hyperoffload.Publisher(self.address, "some", tensors)
+        self.addCleanup(writer.close)
+        writer.publish(1)
+        self.assertIn("--only", self.save("some", code=1)[1])
+        for only, saved in ((("a.*",), names[:2]), (("b[0].weight", "z"), names[2:]), (("*.weight", "a.weight"), names[0:3:2])):
+            out, result = self.save("some", *(word for one in only for word in ("--only", one)))
+            self.assertEqual({name: got for name, (_, _, got) in read_file(out / "rank-0.safetensors")[0].items()},
+                             {name: tensors[name].tobytes() for name in saved})
+            self.assertEqual(result["bytes"], 4 * len(saved))
+        # A list of the whole model names more than these.
+        listed = self.folder / "listed.json"
+        listed.write_text(json.dumps({"tensors": [{"name": name, "shape": [1], "elementBytes": 4, "to": "x"} for name in names]}))
+        self.save("some", "--only", "z", "--mesh", "1:x", "--tensors", str(listed))
+        self.assertIn("--only y: the object has no such tensor", self.save("some", "--only", "z", "--only", "y", code=2)[1])
+
     def test_a_node_that_cannot_be_asked_may_have_it(self):
         self.start("near", f'nodes {{ node_id: 1 control_addresses: "unix:{self.folder}/nobody" }}')
         self.assertIn("nobody", self.save("nowhere", "--timeout", "0.2", code=4, pool=f"unix:{self.folder}/near")[1])

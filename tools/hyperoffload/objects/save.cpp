@@ -1,4 +1,5 @@
 // objects save: reads a published version under a layout of one's own, into a file a rank.
+#include <fnmatch.h>
 #include <google/protobuf/struct.pb.h>
 #include <google/protobuf/util/json_util.h>
 
@@ -8,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,6 +38,7 @@ struct SaveArguments : PoolOptions {
   std::string mesh = "1:all";
   std::vector<std::string> layouts;
   std::string tensors;
+  std::vector<std::string> only;
   std::string secret_file;
 };
 
@@ -44,6 +47,7 @@ struct SavedTensor {
   std::string name;
   layout::Shape shape;
   std::uint64_t element_bytes = 0;
+  std::string dtype;      ///< its program's
   std::string_view type;  ///< in files
   std::string layout;     ///< over the ranks that read; empty: all of it in each
 };
@@ -86,19 +90,49 @@ Result<std::vector<SavedTensor>> tensors_of(const hyperoffload::Subscriber& read
     for (const auto& size : fields.at("shape").list_value().values()) {
       one.shape.push_back(static_cast<std::uint64_t>(size.number_value()));
     }
+    one.dtype = fields.at("dtype").string_value();
+  }
+  return out;
+}
+
+/// Leaves out the tensors that no pattern fits. @param patterns  if empty, all stay.
+Result<void> keep_only(const std::vector<std::string>& patterns,
+                       std::vector<SavedTensor>& tensors) {
+  if (patterns.empty()) return {};
+  std::set<std::string> kept;
+  for (const std::string& pattern : patterns) {
+    bool used = false;
+    for (const SavedTensor& one : tensors) {
+      // Names may have brackets, as patterns.
+      if (pattern != one.name && ::fnmatch(pattern.c_str(), one.name.c_str(), 0) != 0) continue;
+      kept.insert(one.name);
+      used = true;
+    }
+    if (!used) {
+      return Error(Errc::kInvalidArgument, "--only " + pattern + ": the object has no such tensor");
+    }
+  }
+  std::erase_if(tensors, [&](const SavedTensor& one) { return kept.count(one.name) == 0; });
+  return {};
+}
+
+/// Says what the format calls each tensor's type.
+Result<void> set_types(std::vector<SavedTensor>& tensors) {
+  for (SavedTensor& one : tensors) {
     if (one.name == "__metadata__") {
       return Error(Errc::kUnsupported, "safetensors files have no tensor \"__metadata__\"");
     }
-    const std::string& dtype = fields.at("dtype").string_value();
-    const auto type = safetensors_type(dtype, one.element_bytes);
+    const auto type = safetensors_type(one.dtype, one.element_bytes);
     if (!type) {
-      return Error(Errc::kUnsupported,
-                   "tensor \"" + one.name + "\" is of type \"" + dtype + "\" with elements of " +
-                       format_bytes(one.element_bytes) + ", which safetensors files do not have");
+      return Error(Errc::kUnsupported, "tensor \"" + one.name + "\" is of type \"" + one.dtype +
+                                           "\" with elements of " +
+                                           format_bytes(one.element_bytes) +
+                                           ", which safetensors files do not have; name the others "
+                                           "with --only");
     }
     one.type = *type;
   }
-  return out;
+  return {};
 }
 
 /// Sets each tensor's layout: the file's, else the one with as many dimensions, else none.
@@ -176,6 +210,8 @@ class Save {
     if (!tensors) return tensors.error();
     tensors_ = std::move(*tensors);
     if (auto ok = set_layouts(args_, by_name_, tensors_); !ok) return ok.error();
+    if (auto ok = keep_only(args_.only, tensors_); !ok) return ok.error();
+    if (auto ok = set_types(tensors_); !ok) return ok.error();
     // As the format's own writer does, so that each tensor is aligned to its elements.
     std::stable_sort(tensors_.begin(), tensors_.end(),
                      [](const SavedTensor& a, const SavedTensor& b) {
@@ -393,6 +429,11 @@ void add_objects_save(Program& program, CLI::App& objects, const PoolOptions& de
           "layouts of single tensors: the field \"to\" of a list as reshard takes it, whose "
           "shapes and element sizes are the object's")
       ->type_name("FILE");
+  command
+      .add_option("--only", args->only,
+                  "a tensor to save, or a pattern as \"layers.0.*\"; may be given again for others "
+                  "(default: all of them)")
+      ->type_name("NAME");
   command
       .add_option("--secret-file", args->secret_file,
                   "a file with the secret that the object was published with")
