@@ -160,6 +160,7 @@ class Save(unittest.TestCase):
     def test_what_is_refused(self):
         self.publish("here")
         self.assertIn("not-found", self.save("nowhere", "--timeout", "0.2", code=1)[1])
+        self.assertIn('what follows "uid 0/": here', self.save("uid 0/here", "--timeout", "0.2", code=1)[1])
         self.assertIn("not-found", self.save("here", "--version", "7", "--timeout", "0.2", code=1)[1])
         for words, said in ((("--mesh", "two"), "--mesh"), (("--layout", "tp;-"), "tp"),
                             (("--mesh", "2:x", "--layout", "x;-", "--layout", "-;x"), "two for tensors of 2 dimensions"),

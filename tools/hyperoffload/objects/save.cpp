@@ -350,8 +350,18 @@ void print(Console& console, const SaveArguments& args, const Saved& saved) {
   console.print(facts.text(console.format()) + table.text(console.format()));
 }
 
+/// `objects ls` shows names behind their user.
+Error with_hint(const SaveArguments& args, const Error& error) {
+  const std::size_t slash = args.name.find('/');
+  if (error.code() != Errc::kNotFound || slash == std::string::npos) return error;
+  return Error(error.code(),
+               error.context() + "; of a name as objects ls shows it, give what follows \"" +
+                   args.name.substr(0, slash + 1) + "\": " + args.name.substr(slash + 1));
+}
+
 /// @param otherwise  how it ends where the answer is not "no".
-int complain(Console& console, const SaveArguments& args, const Error& error, Exit otherwise) {
+int complain(Console& console, const SaveArguments& args, const Error& given, Exit otherwise) {
+  const Error error = with_hint(args, given);
   const bool misspelt = error.code() == Errc::kInvalidArgument;
   const bool no = error.code() == Errc::kNotFound || error.code() == Errc::kCorrupt ||
                   error.code() == Errc::kUnsupported;
