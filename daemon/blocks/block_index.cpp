@@ -203,7 +203,7 @@ std::optional<BlockIndex::Found> BlockIndex::get(const BlockKey& key, ModelIndex
   Block& block = *found->second;
   use(block, false);
   if (!block.ready(BlockMedium::kDdr)) return Found{block.number, std::nullopt};
-  models_[model.value()].second.hits += 1;
+  if (block.pins == 0) models_[model.value()].second.hits += 1;  // else the match counted it
   return Found{block.number, place_of(block)};
 }
 

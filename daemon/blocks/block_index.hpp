@@ -123,10 +123,12 @@ class BlockIndex {
     std::optional<BlockPlace> place;  ///< nullopt: it is on flash, and load() brings it
   };
   /// Finds a stored block, and makes it the last to be evicted. Counts a hit in DDR, and a miss; of
-  /// one on flash its end counts.
+  /// one on flash its end counts. A block that is pinned was counted when it was matched.
   [[nodiscard]] std::optional<Found> get(const BlockKey& key, ModelIndex model);
   /// The same without a count or a use.
   [[nodiscard]] bool has(const BlockKey& key) const { return visible_.count(key) > 0; }
+  /// A job looks before it gets, and does not get what it did not find.
+  void count_miss(ModelIndex model) { models_[model.value()].second.misses += 1; }
   /// @return false: it was not there.
   bool remove(const BlockKey& key);
 
@@ -221,7 +223,15 @@ class BlockIndex {
   [[nodiscard]] std::optional<AreaId> coldest(BlockMedium medium) const {
     return tier(medium).coldest();
   }
-  /// Evicts all copies of an area that coldest() gave, and forgets it.
+  /// Whether a copy of this size may be evicted.
+  [[nodiscard]] bool has_victim(BlockMedium medium, std::uint64_t length_bytes) const {
+    return tier(medium).cheapest(length_bytes).has_value();
+  }
+  /// As BlockTier::colder().
+  [[nodiscard]] std::optional<AreaId> colder(BlockMedium medium, std::uint64_t length_bytes) const {
+    return tier(medium).colder(length_bytes);
+  }
+  /// Evicts all copies of an area that coldest() or colder() gave, and forgets it.
   void drop_area(BlockMedium medium, AreaId area);
   [[nodiscard]] std::size_t areas(BlockMedium medium) const { return tier(medium).areas(); }
   [[nodiscard]] bool has_area(BlockMedium medium, AreaId area) const {
@@ -268,7 +278,7 @@ class BlockIndex {
   void hold(BlockNumber block) { hold(blocks_.at(block)); }
   void release(BlockNumber block) { let_go(blocks_.at(block)); }
   /// Counts the end of a get that had to load.
-  void count_load(ModelIndex model, bool hit);
+  void count_load(ModelIndex model, BlockNumber block, bool hit);
 
  private:
   enum class State : std::uint8_t { kReserved, kStored, kLeaving };

@@ -119,7 +119,8 @@ std::optional<BlockPlace> BlockIndex::loaded(BlockNumber number, Loaded how) {
   return place;
 }
 
-void BlockIndex::count_load(ModelIndex model, bool hit) {
+void BlockIndex::count_load(ModelIndex model, BlockNumber block, bool hit) {
+  if (hit && blocks_.at(block).pins > 0) return;  // the match counted it
   BlockFigures& figures = models_[model.value()].second;
   figures.hits += hit ? 1 : 0;
   figures.flash_hits += hit ? 1 : 0;

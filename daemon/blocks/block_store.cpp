@@ -114,11 +114,8 @@ void BlockStore::go_on(Tenant& tenant, Reserving reserving) {
         tenant.waiting.push_back(std::move(reserving));
         return;
       }
+      recut(tenant, BlockMedium::kDdr, next.length_bytes);
       made = tenant.index.reserve(want, BlockIndex::Evict::kYes, now);
-      if (made.answer == BlockIndex::Answer::kNoRoom &&
-          recut(tenant, BlockMedium::kDdr, next.length_bytes)) {
-        made = tenant.index.reserve(want, BlockIndex::Evict::kNo, now);
-      }
     }
     reserving.made.push_back(made);
   }

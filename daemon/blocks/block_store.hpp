@@ -170,11 +170,13 @@ class BlockStore {
   };
   /// How a tenant's areas of a medium grow in number.
   struct Growth {
-    bool asking = false;         ///< within grow()
-    bool growing = false;        ///< one is being made
-    bool refused = false;        ///< the last one: there is less than the store may take
-    TimePoint not_until{};       ///< there was none to have
-    TimePoint no_recut_until{};  ///< all own ones were in use
+    bool asking = false;    ///< within grow()
+    bool growing = false;   ///< one is being made
+    bool refused = false;   ///< the last one: there is less than the store may take
+    TimePoint not_until{};  ///< there was none to have
+    /// No own one was to have, while a block of the size could go and while none could. The search
+    /// takes too long to repeat it for each block.
+    std::array<TimePoint, 2> no_recut_until{};
   };
   struct Tenant {
     Tenant(std::string identity, std::string shown, std::uint64_t area_bytes, std::uint64_t salt)
@@ -230,7 +232,7 @@ class BlockStore {
                  std::optional<AreaId> area);
   [[nodiscard]] Tenant* giver(const Tenant& taker, BlockMedium medium) const;
   void take_area(Tenant& from, Tenant& to, BlockMedium medium, std::uint64_t block_bytes);
-  [[nodiscard]] bool recut(Tenant& tenant, BlockMedium medium, std::uint64_t block_bytes);
+  bool recut(Tenant& tenant, BlockMedium medium, std::uint64_t block_bytes);
   [[nodiscard]] std::uint64_t& held(BlockMedium medium) {
     return held_areas_[static_cast<std::size_t>(medium)];
   }

@@ -158,7 +158,7 @@ void BlockStore::tell(Tenant& tenant, BlockNumber block, const std::optional<Blo
   HO_CHECK(!waiting.empty());
   for (const Waiter& waiter : waiting.mapped()) {
     Locating& request = *waiter.request;
-    tenant.index.count_load(request.model, place.has_value());
+    tenant.index.count_load(request.model, block, place.has_value());
     request.places[waiter.at] = place;
     if (place) {
       tenant.index.hold(block);
@@ -202,13 +202,10 @@ void BlockStore::save_ahead(Tenant& tenant) {
 std::optional<BlockIndex::Move> BlockStore::begin_save(Tenant& tenant, BlockNumber block,
                                                        std::uint64_t block_bytes) {
   BlockIndex& index = tenant.index;
-  auto move = index.save(block, BlockIndex::Evict::kNo);
-  if (move) return move;
+  if (auto move = index.save(block, BlockIndex::Evict::kNo)) return move;
   if (grow(tenant, BlockMedium::kFlash, block_bytes)) return std::nullopt;
-  move = index.save(block, BlockIndex::Evict::kYes);
-  if (!move && recut(tenant, BlockMedium::kFlash, block_bytes))
-    move = index.save(block, BlockIndex::Evict::kNo);
-  return move;
+  recut(tenant, BlockMedium::kFlash, block_bytes);
+  return index.save(block, BlockIndex::Evict::kYes);
 }
 
 void BlockStore::save_ended(Tenant& tenant, BlockNumber block, std::uint64_t block_bytes,
@@ -257,7 +254,7 @@ void BlockStore::end_moves(Tenant& tenant) {
   for (const auto& [block, waiting] : std::exchange(tenant.waiters, {})) {
     for (const Waiter& waiter : waiting) {
       Locating& request = *waiter.request;
-      tenant.index.count_load(request.model, false);
+      tenant.index.count_load(request.model, block, false);
       if (!request.answer) continue;
       request.held.clear();
       request.places.assign(request.places.size(), std::nullopt);

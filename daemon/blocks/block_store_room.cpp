@@ -155,13 +155,16 @@ void BlockStore::take_area(Tenant& from, Tenant& to, BlockMedium medium,
   }
 }
 
-/// Gives the tenant's own coldest area to blocks of another size.
+/// Gives one of the tenant's own areas to blocks of another size, in place of evicting one of them,
+/// if it was not used for longer; or where none of them can go.
 bool BlockStore::recut(Tenant& tenant, BlockMedium medium, std::uint64_t block_bytes) {
-  Growth& growth = tenant.growth(medium);
-  if (clock_.now() < growth.no_recut_until) return false;
-  const auto area = tenant.index.coldest(medium);
+  const bool evicts = tenant.index.has_victim(medium, block_bytes);
+  TimePoint& not_until = tenant.growth(medium).no_recut_until[evicts ? 0 : 1];
+  if (clock_.now() < not_until) return false;
+  const auto area =
+      evicts ? tenant.index.colder(medium, block_bytes) : tenant.index.coldest(medium);
   if (!area) {
-    growth.no_recut_until = clock_.now() + kRoomPause;
+    not_until = clock_.now() + kRoomPause;
     return false;
   }
   tenant.index.drop_area(medium, *area);

@@ -48,23 +48,25 @@ bool BlockTier::takes(std::uint64_t length_bytes) const {
   return sizes_.count(length_bytes) > 0 || sizes_.size() < kSizesMax;
 }
 
-std::optional<AreaId> BlockTier::coldest() const {
-  for (const auto& [id, area] : areas_) {
-    if (area.free.size() == area.blocks.size()) return id;  // it costs nothing
-  }
+std::optional<AreaId> BlockTier::coldest_before(std::uint64_t used,
+                                                std::uint64_t except_bytes) const {
   std::optional<AreaId> out;
-  std::uint64_t oldest = 0;
-  for (const auto& [bytes, size] : sizes_) {
-    for (const Rank& rank : size.order) {
-      if (areas_.at(rank.area).held > 0) continue;
-      if (!out || rank.used < oldest) {
-        out = rank.area;
-        oldest = rank.used;
-      }
-      break;
-    }
+  for (const auto& [id, area] : areas_) {
+    if (area.length_bytes == except_bytes || area.held > 0) continue;
+    const std::uint64_t latest = area.free.size() == area.blocks.size() ? 0 : area.used;
+    if (latest >= used) continue;
+    used = latest;
+    out = id;
   }
   return out;
+}
+
+std::optional<AreaId> BlockTier::coldest() const { return coldest_before(UINT64_MAX, 0); }
+
+std::optional<AreaId> BlockTier::colder(std::uint64_t length_bytes) const {
+  const auto size = sizes_.find(length_bytes);
+  if (size == sizes_.end() || size->second.order.empty()) return std::nullopt;
+  return coldest_before(size->second.order.begin()->used, length_bytes);
 }
 
 std::vector<BlockNumber> BlockTier::blocks_of(AreaId id) const {
@@ -153,6 +155,8 @@ void BlockTier::use(BlockCopy& copy, BlockNumber block, std::uint64_t weight, st
   if (copy.may_go) HO_CHECK(size.order.erase(rank_of(copy, block)) == 1);
   copy.worth = size.clock + weight;
   copy.used = used;
+  std::uint64_t& latest = areas_.at(copy.area).used;
+  latest = std::max(latest, used);
   if (copy.may_go) HO_CHECK(size.order.insert(rank_of(copy, block)).second);
 }
 

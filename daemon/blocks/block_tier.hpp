@@ -60,9 +60,12 @@ class BlockTier {
   [[nodiscard]] std::vector<std::uint64_t> sizes() const;
   /// Whether an area for this size may come: the size is known, or one more may be.
   [[nodiscard]] bool takes(std::uint64_t length_bytes) const;
-  /// The area of the copy that was not used for longest, among areas in which every copy may go;
-  /// an area without copies before all others. nullopt: there is none.
+  /// The area that was used longest ago, among areas in which every copy may go; an area without
+  /// copies before all others. nullopt: there is none.
   [[nodiscard]] std::optional<AreaId> coldest() const;
+  /// An area for another size, in which every copy may go and was last used before the copy of this
+  /// size that goes next; of several the one used longest ago. nullopt: there is none.
+  [[nodiscard]] std::optional<AreaId> colder(std::uint64_t length_bytes) const;
   [[nodiscard]] std::vector<BlockNumber> blocks_of(AreaId area) const;
 
   [[nodiscard]] bool has_room(std::uint64_t length_bytes) const;
@@ -125,11 +128,14 @@ class BlockTier {
     std::vector<std::optional<BlockNumber>> blocks;  ///< by slot; nullopt: free
     std::vector<std::uint32_t> free;
     std::uint32_t held = 0;  ///< copies that are not in the order
+    std::uint64_t used = 0;  ///< the latest use of a copy, also of one that has gone since
   };
 
   [[nodiscard]] static Rank rank_of(const BlockCopy& copy, BlockNumber block) {
     return {copy.worth, copy.used, block, copy.area};
   }
+  [[nodiscard]] std::optional<AreaId> coldest_before(std::uint64_t used,
+                                                     std::uint64_t except_bytes) const;
   [[nodiscard]] BlockCopy occupy(Area& area, AreaId id, std::uint32_t slot, BlockNumber block);
 
   std::uint64_t area_bytes_;

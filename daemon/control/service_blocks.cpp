@@ -163,7 +163,9 @@ void Service::blocks_find(const Request& request, const Reply& reply) {
           });
     case pb::BLOCKS_EXISTS:
       for (const BlockKey& key : *keys) {
-        out->mutable_found()->push_back(use->index->has(key) ? '\1' : '\0');
+        const bool found = use->index->has(key);
+        if (!found) use->index->count_miss(use->model);
+        out->mutable_found()->push_back(found ? '\1' : '\0');
       }
       break;
     case pb::BLOCKS_REMOVE:

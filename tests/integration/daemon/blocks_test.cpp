@@ -118,6 +118,26 @@ TEST_CASE("blocks: a full store evicts, and shares its segments equally between 
   for (const auto& tenant : report->tenants) CHECK(tenant.held_bytes == 4 * kMiB);
 }
 
+TEST_CASE("blocks: a tenant that goes over to another size evicts those that it does not use") {
+  const TempFolder folder;
+  const DaemonProcess daemon(folder, "d", {small_config(folder, kStore), {}});
+  Job job(unix_address(folder), "chat");
+  REQUIRE(job.put_all(0, 32) == 32);
+  for (std::uint64_t i = 0; i < 48; ++i) {
+    REQUIRE(job.stored(0, 4) == 4);  // these are in use
+    REQUIRE(job.put(100 + i, 1, kBlock / 2) == 1);
+  }
+  CHECK(job.stored(100, 48) == 48);
+  CHECK(job.stored(0, 32) == 8);  // a segment
+  std::uint64_t next = 200;
+  CHECK(eventually(std::chrono::seconds(20), [&] {  // it looks for such a segment once a second
+    REQUIRE(job.put(next++, 1, kBlock / 2) == 1);
+    const auto report = job.client->blocks_list(soon());
+    return report.ok() && report->tenants.front().models.front().blocks == 64;
+  }));
+  CHECK(job.stored(0, 32) == 0);
+}
+
 TEST_CASE("blocks: a store that finds the pool full answers at once, and evicts its own") {
   const TempFolder folder;
   const DaemonProcess daemon(folder, "d", {small_config(folder, kStore), {}});

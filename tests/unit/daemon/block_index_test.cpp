@@ -67,6 +67,45 @@ TEST_CASE("block index: a block is found from its commit on, with its checksum")
   CHECK(store.index.figures().front().second.misses == 1);
 }
 
+TEST_CASE("block index: a key counts once, whether it is matched first, looked for, or only got") {
+  Store store;
+  for (std::uint64_t i = 0; i < 3; ++i) REQUIRE(store.put(i));
+  const std::vector<BlockKey> chain{key(0), key(1), key(2), key(3)};
+  const auto pinned = store.index.pin(chain, store.model, kMine, kStart + 10s);
+  REQUIRE(pinned.count == 3);
+  for (std::uint64_t i = 0; i < 3; ++i) CHECK(store.place(i));
+  const BlockFigures& figures = store.index.figures().front().second;
+  CHECK(figures.hits == 3);
+  CHECK(figures.misses == 1);
+  store.index.unpin(pinned.pin, kMine);
+  CHECK(store.place(0));
+  store.index.count_miss(store.model);
+  CHECK(figures.hits == 4);
+  CHECK(figures.misses == 2);
+}
+
+TEST_CASE("block index: a size takes a segment of another that was not used for longer") {
+  Store store(2);
+  store.index.add_area(kDdr, AreaId(3), 2 * kBlock);
+  const auto put_large = [&](std::uint64_t number) {
+    const auto made = store.index.reserve({key(number), 2 * kBlock, 1, store.model, kMine},
+                                          BlockIndex::Evict::kYes, kStart);
+    REQUIRE(store.index.commit(made.place.id, kMine, {}));
+  };
+  for (std::uint64_t i = 0; i < 2 * kSegment / kBlock; ++i) REQUIRE(store.put(i));
+  CHECK_FALSE(store.index.has_victim(kDdr, 2 * kBlock));
+  CHECK_FALSE(store.index.colder(kDdr, 2 * kBlock));  // nothing of its own would go
+  for (std::uint64_t i = 0; i < kSegment / kBlock / 2; ++i) put_large(100 + i);
+  CHECK(store.index.colder(kDdr, 2 * kBlock) == AreaId(1));
+  CHECK(store.place(0));
+  CHECK(store.index.colder(kDdr, 2 * kBlock) == AreaId(2));
+  const auto pinned =
+      store.index.pin(std::vector{key(kSegment / kBlock)}, store.model, kMine, kStart + 10s);
+  REQUIRE(pinned.count == 1);
+  CHECK_FALSE(store.index.colder(kDdr, 2 * kBlock));
+  CHECK(store.index.colder(kDdr, kBlock) == std::nullopt);
+}
+
 TEST_CASE("block index: with equal costs the least recently used block is evicted") {
   Store store;
   for (std::uint64_t i = 0; i < 8; ++i) REQUIRE(store.put(i));

@@ -11,7 +11,7 @@ namespace ho::cli {
 
 namespace {
 
-/// Share of gets that found their block, such as "97 %"; "-": no gets.
+/// Share of the keys that jobs asked for which were stored, such as "97 %"; "-": none.
 std::string hit_rate(const BlocksModelReport& model) {
   const std::uint64_t all = model.hits + model.misses;
   if (all == 0) return "-";
