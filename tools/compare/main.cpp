@@ -44,7 +44,7 @@ void add_job_options(CLI::App& app, Arguments& a) {
   add("--heads", a.model.heads, "Attention heads");
   add("--seq", a.model.seq, "Tokens per sequence");
   add("--batch", a.model.batch, "Sequences per step");
-  add("--seed", a.model.seed, "Seed of weights and batches");
+  cli::add_count(app, "--seed", a.model.seed, "Seed of weights and batches", {0, UINT64_MAX});
   add("--text", a.text, "File whose bytes are learnt");
   add("--transport", a.transport, "Driver to the pool")
       ->check(CLI::IsMember({"auto", "local", "ucx", "ofi", "tcp"}));

@@ -163,6 +163,9 @@ TEST_CASE("generate: wrong usage exits with 2 and says what to do") {
   for (const char* const temperature : {"nan", "inf", "-1"}) {
     CHECK(Gpt(with_small_decoder({"--prompt", "x", "--temperature", temperature})).wait() == 2);
   }
+  for (const char* const seed : {"-1", "99999999999999999999"}) {
+    CHECK(Gpt(with_small_decoder({"--prompt", "x", "--seed", seed})).wait() == 2);
+  }
   Gpt many(with_small_decoder({"--prompt", "xyz", "--tokens", "65536"}));
   REQUIRE(many.wait() == 2);
   CHECK(many.err().find("65568 rows") != std::string::npos);

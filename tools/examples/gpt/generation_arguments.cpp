@@ -5,6 +5,8 @@
 #include <fstream>
 #include <utility>
 
+#include "common/cli/values.hpp"
+
 namespace ho::gpt {
 namespace {
 
@@ -54,7 +56,8 @@ void add_generation(CLI::App& app, GenerationArguments& a) {
   add("--slice", a.options.slice_tokens, "Tokens of a turn")->check(CLI::Range(1U, 65536U));
   add("--block", a.options.decoder.block_rows, "Tokens of a block of the KV cache")
       ->check(CLI::Range(1U, 65536U));
-  add("--seed", a.options.decoder.model.seed, "Seed of weights and sampling");
+  cli::add_count(app, "--seed", a.options.decoder.model.seed, "Seed of weights and sampling",
+                 {0, UINT64_MAX});
 }
 
 Result<GenerationJob> generation_job(const GenerationArguments& arguments) {

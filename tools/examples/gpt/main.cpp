@@ -41,7 +41,8 @@ void add_pool(CLI::App& app, PoolArguments& into) {
                 "How long to wait for memory that other jobs hold (default: not at all)",
                 {Duration(0), std::chrono::hours(7 * 24)});
   app.add_option("--copies", into.copies,
-                 "Homes on different nodes: N for persistent state, or KIND=N such as ACTIVATION=2")
+                 "Homes on different nodes: N for persistent state, or KIND=N. "
+                 "2,ACTIVATION=2,GRADIENT=2,INPUT=2 outlives any one node")
       ->type_name("[KIND=]N")
       ->delimiter(',')
       ->allow_extra_args(false);

@@ -8,6 +8,7 @@
 #include "common/base/units.hpp"
 #include "common/cli/help.hpp"
 #include "common/cli/layout.hpp"
+#include "common/cli/values.hpp"
 #include "proto/files/convert.hpp"
 #include "tools/analyzer/analyzer.hpp"
 #include "tools/examples/gpt/arena.hpp"
@@ -36,7 +37,7 @@ void add_options(CLI::App& app, TrainArguments& a) {
   add("--heads", a.model.heads, "Attention heads");
   add("--seq", a.model.seq, "Tokens per sequence");
   add("--batch", a.model.batch, "Sequences per step");
-  add("--seed", a.model.seed, "Seed of weights and batches");
+  cli::add_count(app, "--seed", a.model.seed, "Seed of weights and batches", {0, UINT64_MAX});
   add("--steps", a.steps, "Training steps")->check(CLI::Range(1U, 1000000U));
   add("--text", a.text, "File whose bytes are learnt");
   add_pool(app, a.pool);
