@@ -291,6 +291,26 @@ TEST_CASE("models: steps of all phases can be planned below their peak") {
   }
 }
 
+TEST_CASE("models: a step of long turns hides what its groups swap, as one of short turns does") {
+  LlamaLike model;
+  model.layers = 8;
+  model.kv_heads = 8;
+  model.feed_forward = 14336;
+  model.vocab = 128256;
+  model.batch = 24;
+  model.context = 49400;
+  model.groups = 6;
+  model.turn_tokens = 16;
+  const Graph graph = graph_of(model);
+  const Hardware hardware = test::reference_hardware("g10");
+  const auto planned = analyzer::analyze(graph, hardware, {hardware.device_bytes});
+  REQUIRE(planned.ok());
+  const auto& step = std::get<schedule::Schedule>(*planned).prediction;
+  CHECK(step.peak_unmanaged_bytes > hardware.device_bytes);
+  // The links carry it in a seventh of the step.
+  CHECK(step.stall_ns < step.compute_ns / 50);
+}
+
 TEST_CASE("models: a decode step for which near homes do not fit is planned on both links") {
   // At 80 GiB no packing with all homes in near DDR fitted, and the simplest plan took 1.57.
   LlamaLike model;

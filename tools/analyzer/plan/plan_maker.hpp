@@ -15,9 +15,10 @@ namespace ho::analyzer {
 /// The work for a step of some size: planning time stays near-linear.
 struct Effort {
   std::size_t ops_max = 0;
-  std::size_t series = 0;  ///< ways to begin a series of passes
-  int rounds = 0;          ///< packings of a series
-  int homes_passes = 0;    ///< to decide where homes are
+  std::size_t series = 0;      ///< ways to begin a series of passes
+  std::size_t far_series = 0;  ///< further ones while the step is far from its bound
+  int rounds = 0;              ///< packings of a series
+  int homes_passes = 0;        ///< to decide where homes are
   int passes = 0;
   int steps = 0;
   int advice = 0;                   ///< capacities tried to find one that is enough

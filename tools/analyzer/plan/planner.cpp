@@ -49,6 +49,9 @@ constexpr std::uint64_t kLessRoom[] = {64, 32, 16, 8};
 /// Small steps are also planned for a budget that is smaller by one part of so many.
 constexpr std::uint64_t kLessOfSmallSteps = 16;
 
+/// Larger steps try further series where the step is longer than this share of its bound.
+constexpr double kNear = 1.02;
+
 /// A plan may be shorter than its play, but not by more than this share.
 constexpr std::int64_t kPlayedLonger = 50;
 
@@ -62,9 +65,12 @@ constexpr std::size_t kTriesMax = 400;
 constexpr int kVariedSteps = 6;  ///< played in each pass of them
 constexpr std::uint64_t kGapRules = 3;
 
-bool is_close(const PlanInput& input, const Plan& plan) {
+bool is_within(const PlanInput& input, const Plan& plan, double of_bound) {
   if (input.enough_ns > 0 && plan.step_ns <= input.enough_ns) return true;
-  return static_cast<double>(plan.step_ns) <= static_cast<double>(input.bound_ns) * kCloseEnough;
+  return static_cast<double>(plan.step_ns) <= static_cast<double>(input.bound_ns) * of_bound;
+}
+bool is_close(const PlanInput& input, const Plan& plan) {
+  return is_within(input, plan, kCloseEnough);
 }
 
 /// Equal for decisions that are packed alike.
@@ -238,7 +244,8 @@ void Planner::play_series(std::size_t count) {
   // Packing rarely meets the sum of what lives, and a try takes long in large steps.
   const bool large = effort.more_patience == 0;
   const std::uint64_t room_bytes = in_.budget_bytes - (large ? in_.budget_bytes / kHeldOfLarge : 0);
-  for (std::size_t s = 0; s < std::min(count, effort.series) && !close(); ++s) {
+  for (std::size_t s = 0; s < count && !close(); ++s) {
+    if (s >= effort.series && is_within(in_, best_, kNear)) break;
     RoomSearch search(room_bytes, in_.lifetimes.positions, kSeries[s].local_tries);
     held_slot_bytes_.clear();
     bool on = true;
@@ -336,7 +343,7 @@ void Planner::vary(Homes homes_move) {
 /// @param home_bytes  gets the homes of a plan that lacks room for those alone, if there is one.
 std::optional<Plan> Planner::search(std::vector<std::uint64_t>& home_bytes, Search search) {
   search_ = search;
-  const std::size_t all = maker_.effort().series;
+  const std::size_t all = maker_.effort().series + maker_.effort().far_series;
   const bool varies = search == Search::kShortest && in_.lifetimes.accesses.size() <= kSmallUses;
   if (maker_.settle_homes()) {
     near_first_ = maker_.tier_of();
