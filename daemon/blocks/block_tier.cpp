@@ -133,9 +133,15 @@ void BlockTier::give_back(const BlockCopy& copy) {
   size.with_room.insert(copy.area);
 }
 
+void BlockTier::note_use(const BlockCopy& copy) {
+  std::uint64_t& latest = areas_.at(copy.area).used;
+  latest = std::max(latest, copy.used);
+}
+
 void BlockTier::let_go(BlockCopy& copy, BlockNumber block) {
   HO_CHECK(copy.ready && !copy.may_go);
   copy.may_go = true;
+  note_use(copy);  // the last daemon's
   areas_.at(copy.area).held -= 1;
   Size& size = sizes_.at(copy.length_bytes);
   HO_CHECK(size.order.insert(rank_of(copy, block)).second);
@@ -155,8 +161,7 @@ void BlockTier::use(BlockCopy& copy, BlockNumber block, std::uint64_t weight, st
   if (copy.may_go) HO_CHECK(size.order.erase(rank_of(copy, block)) == 1);
   copy.worth = size.clock + weight;
   copy.used = used;
-  std::uint64_t& latest = areas_.at(copy.area).used;
-  latest = std::max(latest, used);
+  note_use(copy);
   if (copy.may_go) HO_CHECK(size.order.insert(rank_of(copy, block)).second);
 }
 

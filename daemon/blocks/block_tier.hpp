@@ -136,6 +136,7 @@ class BlockTier {
   }
   [[nodiscard]] std::optional<AreaId> coldest_before(std::uint64_t used,
                                                      std::uint64_t except_bytes) const;
+  void note_use(const BlockCopy& copy);
   [[nodiscard]] BlockCopy occupy(Area& area, AreaId id, std::uint32_t slot, BlockNumber block);
 
   std::uint64_t area_bytes_;

@@ -293,6 +293,7 @@ TEST_CASE("block index: the next daemon finds and evicts what the last one had")
   CHECK(next.blocks() == 15);
   CHECK(next.figures().front().second.bytes == 15 * kBlock);
   CHECK(next.figures().front().second.hits == 1);
+  CHECK(next.coldest(kDdr) == AreaId(2));  // 0 was used last
   const ModelIndex model = next.model("llama");
   for (std::uint64_t i = 0; i < 16; ++i) {
     const auto before = last.place(i);
