@@ -30,6 +30,11 @@ struct Pinning {
     BlocksPinned pinned;
   };
   std::vector<Answer> answers;  ///< by question
+
+  [[nodiscard]] std::vector<Answer> come() {
+    const std::lock_guard lock(mutex);
+    return answers;
+  }
 };
 
 }  // namespace
@@ -208,24 +213,26 @@ Blocks::Matched Blocks::match(std::span<const BlockName> chain) {
     const Question& one = questions[at];
     const auto told = [weak = weak_from_this(), waiting, at,
                        node = one.node](const Result<BlocksPinned>& answer) {
+      {
+        const std::lock_guard lock(waiting->mutex);
+        waiting->answers[at] = {true, answer ? *answer : BlocksPinned{}};
+        waiting->left -= 1;
+        waiting->changed.notify_all();
+      }
+      // Afterwards: who finds no answer calls the node silent.
       if (const auto self = answer ? weak.lock() : nullptr) self->heard(node);
-      const std::lock_guard lock(waiting->mutex);
-      waiting->answers[at] = {true, answer ? *answer : BlocksPinned{}};
-      waiting->left -= 1;
-      waiting->changed.notify_all();
     };
     const auto asked = one.store->at.control->pin(one.keys, options_.pin_time, told);
     if (!asked) told(asked.error());
   }
-  std::vector<Pinning::Answer> answers;
   {
     // An answer that comes later pins its blocks until their time is over.
     std::unique_lock lock(waiting->mutex);
     waiting->changed.wait_for(lock, kMatchTimeout, [&] { return waiting->left == 0; });
-    answers = waiting->answers;
   }
   std::vector<std::pair<StorePtr, std::uint64_t>> pins;
   own.lock();
+  const std::vector<Pinning::Answer> answers = waiting->come();
   for (std::size_t at = 0; at < questions.size(); ++at) {
     const Question& one = questions[at];
     const BlocksPinned& pinned = answers[at].pinned;
@@ -290,6 +297,7 @@ void Blocks::reopened(NodeIndex index, BlocksStore store) {
     (unused ? ended : retired_).push_back(std::move(one));
   }
   retired_.push_back({node->driver, std::exchange(node->store, std::move(fresh))});
+  node->silent_until.reset();  // its daemon has just opened the store
   pump(*node);
   news_.store(true);
   engine_.ring();

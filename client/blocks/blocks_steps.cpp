@@ -403,7 +403,10 @@ void Blocks::expire(TimePoint now) {
   for (const BatchPtr& batch : late) {
     batch->expired = true;
     if (batch->phase == Phase::kMoving) continue;
-    nodes_[batch->node].silent_until = now + kSilence;
+    // In its other phases it waits for this process.
+    if (batch->phase == Phase::kAsking || batch->phase == Phase::kSettling) {
+      nodes_[batch->node].silent_until = now + kSilence;
+    }
     end_all(batch, failed(batch->op, Errc::kDeadline));
   }
 }

@@ -126,6 +126,7 @@ Result<bool> Runtime::replace_homes(Border border, TimePoint end) {
     if (auto stopped = stop_run(); !stopped) return stopped.error();
   }
   if (border == Border::kStep) forget_departed();
+  const std::uint64_t repaired_before = counters_.repaired_storages;
   auto done = repair_storages(end);
   for (const auto& plan : plans_) {
     if (!done || !*done) break;
@@ -134,7 +135,7 @@ Result<bool> Runtime::replace_homes(Border border, TimePoint end) {
     counters_.repaired_storages += repaired ? *repaired : 0;
   }
   for (const auto& plan : plans_) plan->follow_homes();
-  if (done && *done) {
+  if (done && *done && counters_.repaired_storages > repaired_before) {
     log(LogLevel::kInfo,
         pool_.losses() == 0 ? "homes have moved off drained nodes" : "values have two homes again",
         {{"repaired", std::to_string(counters_.repaired_storages)}});
@@ -266,12 +267,12 @@ Result<std::uint64_t> Plan::repair_homes() {
       Input* const input = input_of(own.storage);
       const auto guard =
           input != nullptr ? std::unique_lock(input->moving) : std::unique_lock<std::mutex>();
-      // The home that stays has an older value, or is lost. The job's next write goes to it.
+      if (input != nullptr && leaving->both) break;  // its value is lost
+      // The home that stays has an older value. The job's next write goes to it.
       const auto lacks = [&](std::uint8_t missed) {
         return (missed & 1U << (1 - leaving->home)) != 0;
       };
-      if (input != nullptr &&
-          (leaving->both || lacks(input->missed[0]) || lacks(input->missed[1]))) {
+      if (input != nullptr && (lacks(input->missed[0]) || lacks(input->missed[1]))) {
         later = true;
         break;
       }
@@ -293,7 +294,7 @@ Result<std::uint64_t> Plan::repair_homes() {
       count += 1;
     }
   }
-  if (later) return Error(Errc::kUnavailable, "no home that stays has an INPUT's value");
+  if (later) return Error(Errc::kUnavailable, "the home that stays missed an INPUT's value");
   return count;
 }
 

@@ -96,7 +96,8 @@ typedef struct ho_tensor {
   const char* name;   /* unique in its object; up to 65535 bytes */
   const char* layout; /* layout over the mesh; NULL or "": each rank has all of it */
   /* "bfloat16"; a reader's must be the publisher's; NULL or "": any. "bf16" is the same, as are
-     "f32", "float" and "float32", and so on; torch's names are the proper ones. */
+     "f32", "float" and "float32", and so on; torch's names are the proper ones. All ranks that
+     publish an object write the same word. */
   const char* dtype;
   const uint64_t* shape;  /* shape of the whole tensor, sizes from 0; a reader may leave it NULL */
   uint32_t dimensions;    /* 1 to 8 */
@@ -132,7 +133,7 @@ HO_API ho_status ho_publisher_open(ho_pool* pool, const ho_object_options* optio
  *                      ended.
  * HO_UNSUPPORTED       `exclusive` is set, and the nodes are not listed in etcd.
  * HO_CANCELED          ho_publisher_stop ended it, and this rank's part is not visible: the same
- *                      version may be published again.
+ *                      version may be published again. The oldest one may have made room already.
  * HO_UNAVAILABLE, HO_DEADLINE   the node is lost or did not answer: go on with the next version. */
 HO_API ho_status ho_publish(ho_publisher* publisher, uint64_t version);
 /* Makes a ho_publish that is under way end soon, with HO_CANCELED unless its bytes are all in the

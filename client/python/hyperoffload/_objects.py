@@ -198,25 +198,27 @@ class _Object:
             if begun.acquire(blocking=False):
                 try:
                     outcome.append(_library._check(function(self._handle, *arguments)))
-                except Exception as error:
+                except BaseException as error:
                     outcome.append(error)
 
         main = threading.main_thread()
+        if threading.current_thread() is not main or not main.is_alive():  # at its end Python starts no threads
+            _library._check(function(self._handle, *arguments))
+            return
         try:
-            # At its end Python starts no threads.
-            if threading.current_thread() is not main or not main.is_alive():
-                call()
-            else:
-                thread = threading.Thread(target=call, name="hyperoffload")
-                thread.start()
-                thread.join()
+            thread = threading.Thread(target=call, name="hyperoffload")
+            thread.start()
+            thread.join()
         except BaseException:
             # The thread that takes the lock first decides whether there is a call. A call that has not begun is not
-            # stopped: so again.
-            while not begun.acquire(blocking=False) and not outcome:
-                with contextlib.suppress(BaseException):  # Ctrl-C once more
-                    getattr(self._lib, self._STOP)(self._handle)
-                    time.sleep(0.01)
+            # stopped: so again, also after Ctrl-C once more.
+            ended = False
+            while not ended:
+                with contextlib.suppress(BaseException):
+                    while not begun.acquire(blocking=False) and not outcome:
+                        getattr(self._lib, self._STOP)(self._handle)
+                        time.sleep(0.01)
+                    ended = True
             raise
         if outcome[0] is not None:
             raise outcome[0]
@@ -269,7 +271,7 @@ class Publisher(_Object):
         """Copies the tensors into the pool and makes them visible. Raises Error: "busy" where readers
         have all kept versions open; "already-exists" where another run has this version. Ctrl-C ends it within
         0.2 s, and within some seconds more where a node does not answer: then the version is not visible, and may be
-        published again, or it is as a whole, and publishing it raises Error "invalid-argument"."""
+        published again (the oldest one may have made room already), or it is as a whole, and publishing it raises Error "invalid-argument"."""
         self._check_places()
         self._move(self._lib.ho_publish, _number("version", version))
 

@@ -158,8 +158,8 @@ class Programs(unittest.TestCase):
 
     def test_each_reader_has_layouts_and_tensors_of_its_own(self):
         self.write("tensors.json", {"tensors": [
-            {"name": "up", "shape": [1000, 2000], "elementBytes": 2, "from": "tp;-"}, {"name": "bias", "shape": [2000], "elementBytes": 2},
-            {"name": "norm", "shape": [3], "elementBytes": 4, "to": "-"}]})
+            {"name": "up", "shape": [1000, 2000], "elementBytes": 2, "from": "tp;-", "to": "-;tp"},  # the judge has no tp
+            {"name": "bias", "shape": [2000], "elementBytes": 2}, {"name": "norm", "shape": [3], "elementBytes": 4, "to": "-"}]})
         mine = PROGRAMS.replace("versions: 3", 'versions: 3 to_layout: "-;tp" to_layout: "tp"')
         judge = 'programs { name: "judge" mesh: "1:x@6" period: "20ms" }\n' \
                 'objects { name: "policy" from: "learner" to: "judge" tensors: "tensors.json" every: 2 versions: 3 to_tensors: "bias" }'

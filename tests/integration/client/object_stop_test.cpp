@@ -1,6 +1,7 @@
 // Calls of published objects that another thread stops, through the C ABI.
 #include <hyperoffload/objects.h>
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <functional>
@@ -29,10 +30,17 @@ constexpr std::uint64_t kSlow = 20'000;
 /// Calls, and stops the call a little later. It ends soon after that.
 ho_status stopped(const std::function<ho_status()>& call, const std::function<void()>& stop) {
   ho_status status = HO_OK;
-  std::thread other([&] { status = call(); });
+  std::atomic<bool> ended = false;
+  std::thread other([&] {
+    status = call();
+    ended = true;
+  });
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   const TimePoint begun = SteadyClock().now();
-  stop();
+  while (!ended) {  // a call that has not begun yet is not stopped
+    stop();
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
   other.join();
   CHECK(SteadyClock().now() - begun < std::chrono::seconds(5));
   return status;

@@ -182,7 +182,10 @@ Result<void> set_layouts(const ObjectSpec& spec, std::vector<TensorMove>& tensor
   for (TensorMove& tensor : tensors) {
     const std::size_t dimensions = tensor.shape.size();
     if (tensor.from.empty()) tensor.from = spec.from_layout;
-    if (!spec.reads(tensor.name)) continue;
+    if (!spec.reads(tensor.name)) {
+      tensor.to.clear();  // it need not suit the readers' mesh
+      continue;
+    }
     missing.erase(tensor.name);
     unused.erase(dimensions);
     const auto at = layouts->find(dimensions);

@@ -74,7 +74,8 @@ class Connector:
     def _wake(self):
         """Makes the descriptor readable: a question whose answer nobody takes."""
         try:
-            self._requests[self._blocks.submit(_blocks.EXISTS, ["wake"])] = (None, None, None)
+            # A removal of what is not there counts nowhere.
+            self._requests[self._blocks.submit(_blocks.REMOVE, ["wake"])] = (None, None, None)
         except Exception:  # too many requests: the descriptor is readable soon
             pass
 
