@@ -186,8 +186,8 @@ TEST_CASE("ranks: the bytes of all steps are no more than the link carries in th
   later.ops[0].duration_ns = 2500;
   Schedule longer = plan;
   longer.ops[1].duration_ns = 7300;
-  for (const std::uint64_t bytes_per_ms : {1'000'000, 500'000, 250'000}) {
-    for (const std::uint64_t start : {0, 300, 700, 2000}) {
+  for (const std::uint64_t bytes_per_ms : {1'000'000U, 500'000U, 250'000U}) {
+    for (const std::uint64_t start : {0U, 300U, 700U, 2000U}) {
       for (const Schedule* const last : std::vector<const Schedule*>{&plan, &longer}) {
         const auto ranks = run({{&plan}, {&later, start}, {&longer, 2 * start}, {last, 3 * start}},
                                sharing(bytes_per_ms * 1000));
