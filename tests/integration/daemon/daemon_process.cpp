@@ -9,6 +9,8 @@
 #include <catch2/catch.hpp>
 #include <cerrno>
 #include <csignal>
+#include <cstdio>
+#include <exception>
 #include <fstream>
 #include <sstream>
 #include <vector>
@@ -41,6 +43,8 @@ DaemonProcess::~DaemonProcess() {
   ::kill(pid_, SIGKILL);
   ::kill(pid_, SIGCONT);
   ::waitpid(pid_, nullptr, 0);
+  // A test that has just failed may have failed by what the daemon says.
+  if (std::uncaught_exceptions() > 0) std::fputs(err().c_str(), stderr);
 }
 
 void DaemonProcess::send(int signal) const {
