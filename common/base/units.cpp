@@ -32,18 +32,12 @@ struct Number {
   std::string_view rest;  ///< behind it
 };
 
-/// Removes one blank before a unit, as people and format_bytes() write it.
-std::string_view without_blank(std::string_view unit) {
-  if (unit.size() > 1 && unit[0] == ' ') unit.remove_prefix(1);
-  return unit;
-}
-
-/// A finite decimal number at the beginning of `text`, and what follows it after one blank at most.
+/// A finite decimal number at the beginning of `text`.
 std::optional<Number> read_number(std::string_view text) {
   Number number;
   const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), number.value);
   if (code != std::errc{} || !std::isfinite(number.value)) return std::nullopt;
-  number.rest = without_blank(text.substr(static_cast<std::size_t>(end - text.data())));
+  number.rest = text.substr(static_cast<std::size_t>(end - text.data()));
   return number;
 }
 
@@ -82,7 +76,10 @@ std::optional<std::uint64_t> parse_bytes(std::string_view text) {
     fraction = value - static_cast<double>(whole);
     cursor = value_end;
   }
-  const std::string unit = upper(without_blank({cursor, static_cast<std::size_t>(end - cursor)}));
+  std::string unit;
+  for (; cursor != end; ++cursor) {
+    unit.push_back(static_cast<char>(std::toupper(static_cast<unsigned char>(*cursor))));
+  }
   std::uint64_t scale = 1;
   if (!unit.empty() && unit != "B") {
     const std::size_t power = std::string_view("KMGTP").find(unit[0]);

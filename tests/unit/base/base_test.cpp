@@ -73,12 +73,10 @@ TEST_CASE("units: sizes are parsed in binary units and refused if they do not fi
   CHECK(parse_bytes("1.5gib") == kGiB + kGiB / 2);
   CHECK(parse_bytes("0.25M") == kMiB / 4);
   CHECK(parse_bytes("7B") == 7U);
-  CHECK(parse_bytes("64 KiB") == 64 * kKiB);
-  CHECK(parse_bytes("17 B") == 17U);
   CHECK(parse_bytes("1PiB") == 1024 * 1024 * kGiB);
   CHECK(parse_bytes("16384PiB") == std::nullopt);
-  for (const char* text : {"", "K", "-1", "1X", "1KK", "1.", "1.K", " 1", "1 ", "1  K", "1 K ",
-                           "99999999999999T", "18446744073709551616"}) {
+  for (const char* text : {"", "K", "-1", "1X", "1KK", "1.", "1.K", " 1", "1 K", "99999999999999T",
+                           "18446744073709551616"}) {
     INFO(text);
     CHECK(!parse_bytes(text));
   }
@@ -101,10 +99,8 @@ TEST_CASE("units: rates are read in decimal units, or in binary ones that say so
   CHECK(parse_rate("4e8", "B/s") == 4e8);
   CHECK(parse_rate("7B/s", "B/s") == 7.0);
   CHECK(parse_rate("312TFLOP/s", "FLOP/s") == 312e12);
-  CHECK(parse_rate("989 TFLOP/s", "FLOP/s") == 989e12);
-  CHECK(parse_rate("7 B/s", "B/s") == 7.0);
-  for (const char* text : {"", "B/s", "0", "-1", "1X", "1KK", "1  MB/s", "1 ", "1M B/s", "1MB",
-                           "nan", "inf", "1e400"}) {
+  for (const char* text :
+       {"", "B/s", "0", "-1", "1X", "1KK", "1 MB/s", "1MB", "nan", "inf", "1e400"}) {
     INFO(text);
     CHECK(!parse_rate(text, "B/s"));
   }
@@ -121,8 +117,7 @@ TEST_CASE("units: times are seconds unless they name a unit") {
   CHECK(parse_duration_ns("7ns") == 7U);
   CHECK(parse_duration_ns("2min") == 120'000'000'000U);
   CHECK(parse_duration_ns("0") == 0U);
-  CHECK(parse_duration_ns("1.23 s") == 1'230'000'000U);
-  for (const char* text : {"", "s", "-1", "1h", "1  s", "1 ", "nan", "1e30"}) {
+  for (const char* text : {"", "s", "-1", "1h", "1 s", "nan", "1e30"}) {
     INFO(text);
     CHECK(!parse_duration_ns(text));
   }
