@@ -83,8 +83,8 @@ class Blocks final : public TransferSource, public std::enable_shared_from_this<
   /// Requests to a node at a time: far below a daemon's limit for one connection.
   static constexpr std::size_t kActiveMax = 12;
   static constexpr std::size_t kBlocksPerRequest = 1024;
-  static constexpr std::size_t kMovingMax = 2048;  ///< transfers handed to the mover
-  static constexpr Duration kSilence = std::chrono::seconds(5);
+  static constexpr std::size_t kMovingMax = 2048;                ///< transfers handed to the mover
+  static constexpr Duration kSilence = std::chrono::seconds(5);  ///< a node is not asked so long
   /// Names of a chain that match() looks at: eight requests to a node at a time.
   static constexpr std::size_t kMatchedMax = 8 * kBlockKeysMax;
 

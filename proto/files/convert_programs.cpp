@@ -108,6 +108,7 @@ Result<ObjectSpec> object_of(const hyperoffload::v1::ObjectSpec& in, const std::
   out.tensors = beside(file, in.tensors());
   out.from_layout = in.from_layout();
   out.to_layouts = {in.to_layout().begin(), in.to_layout().end()};
+  std::erase(out.to_layouts, "");  // as if there were none
   out.to_tensors = {in.to_tensors().begin(), in.to_tensors().end()};
   out.every = in.every() == 0 ? 1 : in.every();
   if (in.versions() != 0) out.versions = in.versions();

@@ -271,7 +271,8 @@ class Publisher(_Object):
         """Copies the tensors into the pool and makes them visible. Raises Error: "busy" where readers
         have all kept versions open; "already-exists" where another run has this version. Ctrl-C ends it within
         0.2 s, and within some seconds more where a node does not answer: then the version is not visible, and may be
-        published again (the oldest one may have made room already), or it is as a whole, and publishing it raises Error "invalid-argument"."""
+        published again (the oldest one may have made room already), or it is as a whole, and publishing it raises
+        Error "invalid-argument"."""
         self._check_places()
         self._move(self._lib.ho_publish, _number("version", version))
 

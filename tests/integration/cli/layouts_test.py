@@ -123,7 +123,7 @@ class Layouts(unittest.TestCase):
         self.assertEqual([each["bytes_moved"] for each in plan["tensors"]][0], 0)
 
     def test_the_time_of_one_tensor_is_shown_however_long_it_is(self):
-        words = ("reshard", *self.MESH, "--from", "dp;tp", "--to", "tp;dp", "--element-bytes", "2", "--link", "1 B/s")
+        words = ("reshard", *self.MESH, "--from", "dp;tp", "--to", "tp;dp", "--element-bytes", "2", "--link", "1B/s")
         plan = self.answer(*words, "--shape", "8,16")
         self.assertEqual(plan["seconds"], plan["busiest_link_bytes"])
         done = subprocess.run([PROGRAM, *words, "--shape", f"{1 << 30},{1 << 19}"], capture_output=True, text=True, check=True)

@@ -169,8 +169,9 @@ class Programs(unittest.TestCase):
         self.assertEqual([one["bytes"] for one in judged["readers"]], [4000])
         self.assertEqual([one.get("to") for one in judged["tensors"]], [None, "", None])
         self.assertEqual(policy["publishers"], judged["publishers"])
-        self.assertEqual(self.planned(PROGRAMS.replace("versions: 3", 'versions: 3 to_layout: "-;tp"'), out="single")["objects"][0]["readers"][0]["bytes"],
-                         2_004_012)
+        for layout in ("-;tp", ""):
+            single = self.planned(PROGRAMS.replace("versions: 3", f'versions: 3 to_layout: "{layout}"'), out="single" + layout[:1])
+            self.assertEqual(single["objects"][0]["readers"][0]["bytes"], 2_004_012)
         for old, new, told in (('"bias" }', '"gain" }', 'to_tensors: there is no tensor "gain"'),
                                ('to_layout: "tp"', 'to_layout: "-;-"', "to_layout: two for tensors of 2 dimensions"),
                                ('to_layout: "tp"', 'to_layout: "-;-;-"', "it reads no tensor of 3 dimensions")):
