@@ -32,6 +32,7 @@ static_assert(segments_per_grant_max("local") == kFrameDescriptorsMax);
 using control::put_session;
 using control::Reply;
 using control::senseless;
+using control::too_many_open;
 
 std::vector<std::string> to_vector(const google::protobuf::RepeatedPtrField<std::string>& from) {
   return {from.begin(), from.end()};
@@ -192,8 +193,17 @@ Result<void> ControlClient::evict(SessionId session, TimePoint deadline) {
 
 namespace {
 
+std::vector<SegmentId> granted_by(const Reply& reply) {
+  std::vector<SegmentId> out;
+  for (const auto& segment : reply.response.grant().segments()) {
+    out.emplace_back(segment.segment_id());
+  }
+  return out;
+}
+
 Result<std::vector<GrantedSegment>> to_segments(Reply& reply, const GrantSpec& spec) {
   if (!reply.response.has_grant()) return senseless("the answer has no grant");
+  if (reply.descriptors_lost) return too_many_open();
   const auto& body = reply.response.grant();
   const auto count = static_cast<std::size_t>(body.segments_size());
   const bool with_descriptors = spec.driver == "local";
@@ -265,16 +275,12 @@ Result<std::vector<GrantedSegment>> ControlClient::grant(const Session& session,
         connection_->call(std::move(request), deadline,
                           [connection = connection_.get(), session](const Result<Reply>& late) {
                             if (!late) return;
-                            std::vector<SegmentId> granted;
-                            for (const auto& segment : late->response.grant().segments()) {
-                              granted.emplace_back(segment.segment_id());
-                            }
+                            const auto granted = granted_by(*late);
                             if (!granted.empty()) release_late(*connection, session, granted);
                           });
     auto segments = reply ? to_segments(*reply, part) : reply.error();
     if (!segments) {
-      std::vector<SegmentId> ids;
-      ids.reserve(out.size());
+      auto ids = reply ? granted_by(*reply) : std::vector<SegmentId>();
       for (const auto& segment : out) ids.push_back(segment.id);
       // The caller gets the first failure. The end of the session frees the other segments.
       if (!ids.empty()) static_cast<void>(release(session, ids, deadline));

@@ -74,6 +74,7 @@ Result<void> ControlClient::blocks_attach(const Session& session, std::uint32_t 
   const bool descriptors = driver == "local";
   const auto received = [done = std::move(done), descriptors](Result<Reply> reply) {
     if (!reply) return done(reply.error());
+    if (reply->descriptors_lost) return done(control::too_many_open());
     const auto& answer = reply->response.blocks_attach();
     auto out = take_segments(answer.segments(), std::move(reply->descriptors), descriptors);
     if (!out) return done(senseless(out.error().context()));

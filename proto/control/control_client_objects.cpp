@@ -16,6 +16,15 @@ namespace {
 
 using control::Reply;
 using control::senseless;
+using control::too_many_open;
+
+pb::Request close_request(const Session& session, const std::vector<std::uint64_t>& holds) {
+  pb::Request request;
+  auto* const body = request.mutable_objects_close();
+  control::put_session(session, body);
+  for (const std::uint64_t hold : holds) body->add_holds(hold);
+  return request;
+}
 
 }  // namespace
 
@@ -93,8 +102,14 @@ std::future<Result<OpenObjectPart>> ControlClient::object_open(const Session& se
   body->set_driver(access.driver);
   for (const SegmentId segment : access.segments) body->add_segment_ids(segment.value());
   body->set_hold(access.hold);
-  const auto read = [local = access.driver == "local"](Reply& reply) -> Result<OpenObjectPart> {
+  const auto read = [connection = connection_.get(), session,
+                     local = access.driver == "local"](Reply& reply) -> Result<OpenObjectPart> {
     const auto& answer = reply.response.objects_open();
+    if (reply.descriptors_lost) {
+      // Nobody waits for the answer: the end of the session frees it, too.
+      static_cast<void>(connection->start(close_request(session, {answer.hold()}), [](auto) {}));
+      return too_many_open();
+    }
     auto segments = take_segments(answer.segments(), std::move(reply.descriptors), local);
     if (!segments) return senseless(segments.error().context());
     return OpenObjectPart{answer.hold(), *std::move(segments)};
@@ -104,11 +119,8 @@ std::future<Result<OpenObjectPart>> ControlClient::object_open(const Session& se
 
 std::future<Result<void>> ControlClient::objects_close(const Session& session,
                                                        const std::vector<std::uint64_t>& holds) {
-  pb::Request request;
-  auto* const body = request.mutable_objects_close();
-  control::put_session(session, body);
-  for (const std::uint64_t hold : holds) body->add_holds(hold);
-  return connection_->ask(std::move(request), [](const Reply&) { return Result<void>(); });
+  return connection_->ask(close_request(session, holds),
+                          [](const Reply&) { return Result<void>(); });
 }
 
 Result<std::vector<ObjectInfo>> ControlClient::objects(TimePoint deadline) {

@@ -121,6 +121,7 @@ void ControlClient::Connection::send(std::uint64_t id, const std::string& bytes)
 void ControlClient::Connection::receive(FrameChannel::Frame frame) {
   control::Reply reply;
   reply.descriptors = std::move(frame.descriptors);
+  reply.descriptors_lost = frame.descriptors_lost;
   if (!reply.response.ParseFromString(frame.payload)) {
     channel_->close();
     return lose(control::senseless("the message is not a response"));

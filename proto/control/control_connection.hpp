@@ -41,6 +41,13 @@ inline constexpr std::size_t kWaitingCallsMax = 1024;
   return Error(Errc::kCorrupt, "invalid answer of the daemon: " + what);
 }
 
+/// For an answer whose descriptors are lost.
+[[nodiscard]] inline Error too_many_open() {
+  return Error(Errc::kExhausted,
+               "this process has as many files open as it may (ulimit -n), and memory of the pool "
+               "needs one for each segment");
+}
+
 template <typename Body>
 void put_session(const Session& session, Body* body) {
   body->set_session_id(session.id.value());
@@ -51,6 +58,7 @@ void put_session(const Session& session, Body* body) {
 struct Reply {
   pb::Response response;
   std::vector<UniqueFd> descriptors;
+  bool descriptors_lost = false;  ///< there were some: FrameChannel::Frame
 };
 
 }  // namespace ho::control

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kControlBufferBytes = CMSG_SPACE(sizeof(int) * kFrameDescriptorsMax);
 // Descriptors of a frame may arrive with the end of the frame before it, never earlier.
-constexpr std::size_t kReceivedDescriptorsMax = 2 * std::size_t{kFrameDescriptorsMax};
+constexpr std::size_t kReceivedMax = 2;
 /// Frames before one with descriptors: a peer that does not read must not fill our table of them.
 constexpr std::size_t kBeforeDescriptorsMax = 32;
 constexpr int kReadsPerWake = 8;
@@ -26,7 +26,8 @@ struct alignas(cmsghdr) ControlBuffer {
   char bytes[kControlBufferBytes] = {};
 };
 
-void collect_descriptors(msghdr& message, std::deque<UniqueFd>& into) {
+std::vector<UniqueFd> descriptors_of(msghdr& message) {
+  std::vector<UniqueFd> out;
   for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
        header = CMSG_NXTHDR(&message, header)) {
     if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
@@ -34,9 +35,10 @@ void collect_descriptors(msghdr& message, std::deque<UniqueFd>& into) {
     for (std::size_t i = 0; i < count; ++i) {
       int fd = -1;
       std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(int));
-      into.emplace_back(fd);
+      out.emplace_back(fd);
     }
   }
+  return out;
 }
 
 }  // namespace
@@ -172,12 +174,12 @@ Result<std::size_t> FrameChannel::receive_plain() {
   } while (count < 0 && errno == EINTR);
   if (count < 0) return errno_error(errno, "receive");
   if (options_.receive_descriptors) {
-    collect_descriptors(message, received_descriptors_);
-    if ((message.msg_flags & MSG_CTRUNC) != 0) {
-      return Error(Errc::kExhausted,
-                   "descriptors were lost: too many in the frame or in this process");
+    Received received{descriptors_of(message), (message.msg_flags & MSG_CTRUNC) != 0};
+    if (received.lost && received.descriptors.size() == kFrameDescriptorsMax) {
+      return Error(Errc::kExhausted, "descriptors were lost: too many in the frame");
     }
-    if (received_descriptors_.size() > kReceivedDescriptorsMax) {
+    if (!received.descriptors.empty() || received.lost) received_.push_back(std::move(received));
+    if (received_.size() > kReceivedMax) {
       return Error(Errc::kCorrupt, "more descriptors arrived than the frames announced");
     }
   }
@@ -193,14 +195,21 @@ Result<void> FrameChannel::take_bytes(std::span<const std::byte> bytes) {
     if (decoder_.state() != FrameDecoder::State::kReady) break;
     auto decoded = decoder_.take();
     timing_frame_ = false;
-    if (decoded.descriptors > received_descriptors_.size()) {
-      return Error(Errc::kCorrupt, "a frame announced descriptors that did not arrive");
-    }
     Frame frame;
     frame.payload = std::move(decoded.payload);
-    for (std::size_t i = 0; i < decoded.descriptors; ++i) {
-      frame.descriptors.push_back(std::move(received_descriptors_.front()));
-      received_descriptors_.pop_front();
+    if (decoded.descriptors > 0) {
+      if (received_.empty()) {
+        return Error(Errc::kCorrupt, "a frame announced descriptors that did not arrive");
+      }
+      Received received = std::move(received_.front());
+      received_.pop_front();
+      frame.descriptors_lost = received.lost;
+      if (!received.lost) {
+        if (received.descriptors.size() != decoded.descriptors) {
+          return Error(Errc::kCorrupt, "a frame came with other descriptors than it announced");
+        }
+        frame.descriptors = std::move(received.descriptors);
+      }
     }
     running->on_frame(std::move(frame));
   }
@@ -336,7 +345,7 @@ void FrameChannel::close() {
   frame_timer_.cancel();
   queue_.clear();
   forget_unsent(queue_bytes_);
-  received_descriptors_.clear();
+  received_.clear();
   callbacks_.reset();
 }
 

@@ -37,6 +37,8 @@ class FrameChannel : public std::enable_shared_from_this<FrameChannel> {
   struct Frame {
     std::string payload;
     std::vector<UniqueFd> descriptors;
+    /// Not all could be received, since this process has as many open as it may: none is here.
+    bool descriptors_lost = false;
   };
 
   /// Limit for the unsent bytes of several channels together. A channel with nothing unsent may
@@ -121,7 +123,12 @@ class FrameChannel : public std::enable_shared_from_this<FrameChannel> {
   Security security_ = Security::kPlain;
   std::unique_ptr<tls::Session> tls_;  ///< from kHandshake on
   FrameDecoder decoder_;
-  std::deque<UniqueFd> received_descriptors_;
+  /// One frame's, which arrive together.
+  struct Received {
+    std::vector<UniqueFd> descriptors;
+    bool lost = false;  ///< some more were sent
+  };
+  std::deque<Received> received_;
   std::deque<Outgoing> queue_;
   std::size_t queue_bytes_ = 0;
   bool waiting_writable_ = false;

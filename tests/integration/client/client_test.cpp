@@ -1,6 +1,8 @@
 #include <hyperoffload/blocks.h>
 #include <hyperoffload/hyperoffload.h>
 #include <hyperoffload/objects.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -13,6 +15,7 @@
 #include <vector>
 
 #include "common/base/prng.hpp"
+#include "common/base/unique_fd.hpp"
 #include "proto/files/convert.hpp"
 #include "tests/integration/client/planned_job.hpp"
 #include "tests/integration/client/two_nodes.hpp"
@@ -152,6 +155,41 @@ TEST_CASE("client: asking for more than there is names need, room and nodes") {
   CHECK(text.find("n0") != std::string::npos);
   CHECK(text.find("n1") != std::string::npos);
   CHECK(nodes.granted_bytes(0) == 0);
+}
+
+TEST_CASE("client: a job at its limit of open files gets no more memory, and keeps what it has") {
+  TwoNodes nodes({.nodes = 1});
+  const PoolHandle pool = connect_pool(nodes.address(0), "auto");
+  std::vector<std::byte> bytes = pattern(4096, 1);
+  std::vector<std::byte> received(bytes.size());
+  REQUIRE(ho_register(pool.get(), bytes.data(), bytes.size()) == HO_OK);
+  REQUIRE(ho_register(pool.get(), received.data(), received.size()) == HO_OK);
+  ho_allocation* memory = nullptr;
+  REQUIRE(ho_allocate(pool.get(), bytes.size(), &memory) == HO_OK);
+  std::uint64_t ticket = 0;
+  REQUIRE(ho_put(pool.get(), memory, 0, bytes.data(), bytes.size(), &ticket) == HO_OK);
+  REQUIRE(ho_wait(pool.get(), ticket) == HO_OK);
+  const std::uint64_t granted = nodes.granted_bytes(0);
+  rlimit usual{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &usual) == 0);
+  const UniqueFd lowest(::dup(STDERR_FILENO));
+  ho_allocation* refused = nullptr;
+  for (const int more : {0, 1, 2}) {
+    const rlimit few{static_cast<rlim_t>(lowest.get() + 1 + more), usual.rlim_max};
+    REQUIRE(::setrlimit(RLIMIT_NOFILE, &few) == 0);
+    const ho_status status = ho_allocate(pool.get(), 8U << 20U, &refused);  // four segments
+    REQUIRE(::setrlimit(RLIMIT_NOFILE, &usual) == 0);
+    CHECK(status == HO_EXHAUSTED);
+    CHECK_THAT(ho_last_error(), Catch::Contains("ulimit -n"));
+  }
+  CHECK(test::eventually(std::chrono::seconds(20),
+                         [&] { return nodes.granted_bytes(0) == granted; }));
+  REQUIRE(ho_get(pool.get(), memory, 0, received.data(), received.size(), &ticket) == HO_OK);
+  CHECK(ho_wait(pool.get(), ticket) == HO_OK);
+  CHECK(received == bytes);
+  ho_free(pool.get(), memory);
+  REQUIRE(ho_allocate(pool.get(), 8U << 20U, &memory) == HO_OK);
+  ho_free(pool.get(), memory);
 }
 
 TEST_CASE("client: misuse is refused in words") {

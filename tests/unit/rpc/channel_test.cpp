@@ -1,5 +1,6 @@
 // FrameChannel over a socket pair: the effect of reaching each limit.
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -200,6 +201,35 @@ TEST_CASE("channel: descriptors come with the frame that announced them") {
   CHECK(pair.frames[0].descriptors.empty());
   REQUIRE(pair.frames[1].descriptors.size() == 1);
   CHECK(pair.frames[1].descriptors[0].valid());
+}
+
+TEST_CASE("channel: a frame whose descriptors this process cannot open comes without them") {
+  FrameChannel::Options options;
+  options.receive_descriptors = true;
+  Pair pair(options);
+  const UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  pair.write(frame_of("none"));
+  pair.write(frame_of("three", 3), {null.get(), null.get(), null.get()});
+  pair.write(frame_of("one", 1), {null.get()});
+  {
+    // Room for one more: open files are numbered from the lowest free number on.
+    const UniqueFd lowest(::dup(null.get()));
+    rlimit usual{};
+    REQUIRE(::getrlimit(RLIMIT_NOFILE, &usual) == 0);
+    const auto allowed = static_cast<rlim_t>(lowest.get()) + 2;
+    const rlimit few{allowed, usual.rlim_max};
+    REQUIRE(::setrlimit(RLIMIT_NOFILE, &few) == 0);
+    pair.run(milliseconds(20));
+    REQUIRE(::setrlimit(RLIMIT_NOFILE, &usual) == 0);
+  }
+  REQUIRE(pair.frames.size() == 3);
+  CHECK_FALSE(pair.frames[0].descriptors_lost);
+  CHECK(pair.frames[1].payload == "three");
+  CHECK(pair.frames[1].descriptors_lost);
+  CHECK(pair.frames[1].descriptors.empty());
+  CHECK_FALSE(pair.frames[2].descriptors_lost);
+  CHECK(pair.frames[2].descriptors.size() == 1);
+  CHECK_FALSE(pair.closed);
 }
 
 TEST_CASE("channel: announced descriptors that do not come close it") {
