@@ -34,7 +34,11 @@ PathFacts facts_of(const HelloReply& hello) {
 bool runs_here(const HelloReply& hello) {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string text;
-  std::getline(file, text);
+  if (!std::getline(file, text)) {
+    log(LogLevel::kWarning,
+        "/proc/sys/kernel/random/boot_id cannot be read: daemons count as those of other machines",
+        {{"reason", errno_error(errno, "open").message()}});
+  }
   return trimmed(hello.boot_id) == trimmed(text);
 }
 

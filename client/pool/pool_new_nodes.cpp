@@ -35,19 +35,22 @@ bool Sessions::has(NodeId node) const {
   });
 }
 
-/// What a node that answers says of the pool; nothing where none does.
-std::vector<NodeInfo> Sessions::list_nodes() {
+/// Asks a node that answers for the list. Where none does, the last one stays: a lost node may be
+/// back.
+void Sessions::list_nodes() {
   int asked = 0;
   for (const NodeSession& node : nodes_) {
     const auto control = node.control();
     const bool lost = node.fault->reason() != FaultReason::kNone;
     if (lost || node.fault->silent() || control->closed()) continue;
     auto listed = control->nodes(clock_.now() + kConnectLaterTimeout);
-    if (listed) return *std::move(listed);
+    if (listed) {
+      listed_ = *std::move(listed);
+      return;
+    }
     if (listed.error().code() == Errc::kDeadline) node.fault->mark_silent();
-    if (++asked == kAskedMax) break;
+    if (++asked == kAskedMax) return;
   }
-  return {};
 }
 
 /// Tries one node. @return the reason where it is of no use.
@@ -62,11 +65,11 @@ Result<NodeSession> Sessions::try_node(const NodeInfo& info, PathFinder& paths) 
 void Sessions::find_new(PathFinder& paths, TriedNodes tried,
                         const std::function<void(NodeSession)>& use) {
   const TimePoint end = clock_.now() + kFindMax;
-  std::vector<NodeInfo> listed = list_nodes();
+  list_nodes();
   // Those that were never tried first: each of the others may take its time in vain.
-  std::stable_partition(listed.begin(), listed.end(),
+  std::stable_partition(listed_.begin(), listed_.end(),
                         [this](const NodeInfo& info) { return tried_.count(info.node) == 0; });
-  for (const NodeInfo& info : listed) {
+  for (const NodeInfo& info : listed_) {
     const TimePoint now = clock_.now();
     if (now >= end || nodes_.size() == kNodesMax) return;
     if (has(info.node)) continue;

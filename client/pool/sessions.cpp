@@ -149,6 +149,7 @@ Result<void> Sessions::reach_all(NodeSession first, PathFinder& paths) {
   const NodeId first_id = first.control()->hello().node;
   auto listed = first.control()->nodes(clock_.now() + kControlTimeout);
   if (!listed) return listed.error().at(first.label);
+  listed_ = *std::move(listed);
   std::optional<Error> last;
   const auto left_out = [&](NodeId node, const std::string& name, const Error& error) {
     last = error;
@@ -158,7 +159,7 @@ Result<void> Sessions::reach_all(NodeSession first, PathFinder& paths) {
   };
   std::set<NodeId> known = {first_id};
   std::vector<const NodeInfo*> others;
-  for (const NodeInfo& info : *listed) {
+  for (const NodeInfo& info : listed_) {
     if (info.node == first_id) come_nearer(first, info, paths);
     if (known.size() < kNodesMax && known.insert(info.node).second) others.push_back(&info);
   }

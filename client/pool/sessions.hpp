@@ -209,7 +209,7 @@ class Sessions {
   [[nodiscard]] Result<void> reach(PathFinder& paths, NodeSession& node, Duration timeout) const;
   [[nodiscard]] Result<void> reach_all(NodeSession first, PathFinder& paths);
   [[nodiscard]] bool has(NodeId node) const;
-  [[nodiscard]] std::vector<NodeInfo> list_nodes();
+  void list_nodes();
   [[nodiscard]] Result<NodeSession> try_node(const NodeInfo& info, PathFinder& paths);
   void renew_leases();
   [[nodiscard]] std::vector<NodeIndex> ring_of(const std::vector<NodeIndex>& candidates,
@@ -250,6 +250,7 @@ class Sessions {
     std::string reason;  ///< why it was of no use the last time; empty: it was
   };
   std::map<NodeId, Tried> tried_;  ///< find_new()'s own
+  std::vector<NodeInfo> listed_;   ///< the last list of a node; connect()'s, then find_new()'s
   /// Nodes, "NODE: REASON" each; constant after connect().
   std::vector<std::pair<NodeId, std::string>> left_out_;
   /// What a node has told with the last renewal.

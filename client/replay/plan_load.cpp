@@ -233,8 +233,8 @@ Result<void> Plan::join_storages(const Schedule& schedule) {
     const bool on_flash = schedule.homes[s] && schedule.homes[s]->tier == HomeTier::kFlash;
     if (other.home.flash.has_value() ? !on_flash : on_flash && other.home.area != nullptr) {
       return Error(Errc::kConflict, held.name +
-                                        " has its home on flash in one plan and in memory "
-                                        "in another");
+                                        " has its home on flash in one plan and in memory in "
+                                        "another: plan both for the same memory, or without flash");
     }
     numbers_[s] = *known;
   }

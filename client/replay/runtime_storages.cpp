@@ -235,7 +235,7 @@ Result<void> Runtime::peek(StorageNumber number, std::span<std::byte> into) {
     seen.place = place_now(*index);
     if (!seen.place.on_device || (*storage)->persistent) return {};
   }
-  if (!seen.place.on_device) return no_value(seen);
+  if (!seen.place.on_device) return conflict(name + " has no value: the step has not written it");
   const std::byte* const memory = in_step_->replay().hosted()->address(*index);
   HO_CHECK(memory != nullptr);
   if (streams_ != nullptr) {
@@ -268,7 +268,7 @@ Result<void> Runtime::evict(StorageNumber number) {
 }
 
 Result<void> Runtime::adopt(StorageNumber number, void* address) {
-  if (auto ok = check_running(); !ok) return ok;
+  if (auto ok = check_hosted(); !ok) return ok;
   if (address == nullptr) return Error(Errc::kInvalidArgument, "the address is null");
   const auto index = in_step_ != nullptr ? in_step_->index_of(number) : std::nullopt;
   if (index) {
@@ -291,7 +291,7 @@ Result<void> Runtime::adopt(StorageNumber number, void* address) {
 }
 
 Result<void> Runtime::forget(StorageNumber number) {
-  if (auto ok = check_running(); !ok) return ok;
+  if (auto ok = check_hosted(); !ok) return ok;
   const auto index = in_step_ != nullptr ? in_step_->index_of(number) : std::nullopt;
   const HeldStorage* const known = storages_->get(number);
   // What a step has made and needs no more is the job's anyhow.

@@ -12,7 +12,7 @@ namespace {
 
 /// For errors, such as "storing 4.weight".
 std::string doing(const char* what, const HeldStorage& storage) {
-  return std::string(what) + " " + (storage.name.empty() ? "a value without a name" : storage.name);
+  return std::string(what) + " " + storage.name;
 }
 
 /// What passes between flash and the job's memory outside steps does so in parts of this size.
@@ -39,6 +39,7 @@ StorageNumber Storages::add(HeldStorage storage) {
     free_.pop_back();
   }
   const StorageNumber number(index);
+  if (storage.name.empty()) storage.name = "storage " + std::to_string(index);
   if (storage.persistent) {
     const bool added = by_name_.emplace(storage.name, number).second;
     HO_CHECK(added);

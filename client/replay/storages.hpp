@@ -56,7 +56,7 @@ struct DoubledHome {
 /// One storage of a runtime. What a plan's steps alone make has an entry only where the job places
 /// device bytes.
 struct HeldStorage {
-  std::string name;
+  std::string name;  ///< empty when it is added: "storage N"
   std::uint64_t bytes = 0;
   bool persistent = false;  ///< plans share it by name; else of one plan, or of the job alone
   StorageHome home;         ///< none before the first plan or eviction needs one

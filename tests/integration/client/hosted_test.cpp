@@ -216,7 +216,7 @@ TEST_CASE("hosted: a step shows values between its ops, wherever they are, and g
     CHECK(ho_peek(runtime, job.x, seen.data(), kBytes - 1) == HO_INVALID_ARGUMENT);
     CHECK(ho_peek(runtime, job.x, nullptr, kBytes) == HO_INVALID_ARGUMENT);
     CHECK(ho_peek(runtime, job.z, seen.data(), kBytes) == HO_CONFLICT);
-    CHECK(said("z has no value"));
+    CHECK(said("z has no value: the step has not written it"));
     job.plan->before(2);
     void* const back = job.plan->operand(2, kActivationId);
     CHECK(holds(back, value));
