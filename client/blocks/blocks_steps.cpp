@@ -9,8 +9,10 @@
 
 namespace ho::client {
 
-/// A put says what went wrong; for the others every failure is a miss.
-Errc Blocks::failed(BlockOp op, Errc code) { return op == BlockOp::kPut ? code : Errc::kNotFound; }
+/// What changes the store says what went wrong; for the others every failure is a miss.
+Errc Blocks::failed(BlockOp op, Errc code) {
+  return op == BlockOp::kPut || op == BlockOp::kRemove ? code : Errc::kNotFound;
+}
 
 /// Asks the node about what waits, while it may.
 void Blocks::pump(Node& node) {

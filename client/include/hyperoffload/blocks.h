@@ -26,7 +26,7 @@
  *
  * A node that does not answer. The first request waits for its deadline. From then on the node's
  * keys are HO_NOT_FOUND at once, also for ho_blocks_match, and puts HO_DEADLINE; every 5 s one
- * request tries, and the node is used again when it answers. Removals always try.
+ * request tries, and the node is used again when it answers. Removals always try: HO_DEADLINE.
  *
  * Outcomes. Each submitted item has exactly one outcome, whatever fails. If a get is HO_OK, its
  * memory has the bytes that were put for its key: ho_blocks_drain compares a checksum of key and
@@ -116,10 +116,10 @@ typedef struct ho_block_done {
   /* HO_OK         get: the bytes are there. put: the block is stored, now or before; one of another
                    size that had its key is gone. exists: it was stored. remove: it was stored and
                    is removed.
-     HO_NOT_FOUND  get, exists, remove: no such block, or it cannot be read.
+     HO_NOT_FOUND  get, exists: no such block, or it cannot be read. remove: no such block.
      HO_EXHAUSTED  put: no room, since all blocks are pinned or being written, or the node does not
                    take this size: it is above its segments, or the tenant has 16 others.
-     HO_UNAVAILABLE, HO_DEADLINE and others   put: not stored, or not known in time. */
+     HO_UNAVAILABLE, HO_DEADLINE and others   put, remove: not done, or not known in time. */
   ho_status status;
 } ho_block_done;
 

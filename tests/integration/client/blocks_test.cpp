@@ -280,6 +280,20 @@ TEST_CASE("client blocks: requests that are under way when a job ends are let go
   }
 }
 
+TEST_CASE("client blocks: a removal that no node was asked for does not say that a block is gone") {
+  TwoNodes nodes(blocks_spec());
+  Job job(nodes.address(0));
+  REQUIRE(count_of(job.put(0, 4), HO_OK) == 4);
+  for (int node : {0, 1}) {
+    nodes.daemon(node).send(SIGKILL);
+    nodes.daemon(node).wait();
+  }
+  for (int turn = 0; turn < 2; ++turn) {
+    CHECK(count_of(job.run(HO_BLOCKS_REMOVE, 0, 4), HO_UNAVAILABLE) == 4);
+  }
+  CHECK(job.get(0, 4) == 0);
+}
+
 TEST_CASE("client blocks: where all nodes are lost, an open does not say that none has a store") {
   TwoNodes nodes(blocks_spec());
   const PoolHandle pool = connect_pool(nodes.address(0), "auto");
