@@ -75,6 +75,11 @@ struct Job {
     adopt(storages.back(), static_cast<std::byte>(storages.size()));
     runtime.evict(storages.back());
   }
+  /// Until a loss is known, an eviction may choose the node for one of two homes.
+  void wait_for_losses(std::uint32_t nodes) const {
+    REQUIRE(test::eventually(std::chrono::seconds(20),
+                             [&] { return runtime.counters().nodes_lost == nodes; }));
+  }
   [[nodiscard]] bool has(ho_storage storage, std::byte value) {
     return all(runtime.fetch(storage), value);
   }
@@ -142,6 +147,7 @@ TEST_CASE("hosted copies: what was evicted outlives either node, and later evict
     CHECK(job.runtime.counters().nodes == 2);
     kill(nodes, lost);
     CHECK(job.has(early, std::byte{7}));
+    job.wait_for_losses(1);
     job.runtime.evict(late);
     CHECK(job.has(late, std::byte{8}));
     job.adopt(early, std::byte{9});
@@ -163,6 +169,7 @@ TEST_CASE("hosted copies: values outlive a rack, and later ones have one home in
     CHECK(job.runtime.counters().doubled_storages == storages.size());
     if (larger) kill(nodes, 0);
     kill(nodes, larger ? 1 : 2);
+    job.wait_for_losses(larger ? 2 : 1);
     for (int i = 0; i < 3; ++i) job.evict_one(storages);
     for (std::size_t i = 0; i < storages.size(); ++i) {
       CHECK(job.has(storages[i], static_cast<std::byte>(i + 1)));

@@ -14,7 +14,7 @@ import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
-from patience import within  # noqa: E402
+from patience import in_real_time, within  # noqa: E402
 from pool import ALL_TWICE, FarNode, NODES, Pool, in_namespace, train  # noqa: E402
 
 LOST = "a node is lost to this job"
@@ -47,8 +47,12 @@ def survive(pool, gpt, transport, what, victim):
     come_back = lose(pool, what, victim)
     assert job.wait_for(LOST), "the job did not notice"
     noticed = job.said().split(LATE if LATE in job.said() else LOST)[0]
-    assert (what == "kill") != (LATE in job.said()), "it waited for the node, or left out one that was gone"
-    assert BACK not in job.said(), "a node that has answered nothing is used again"
+    if what != "kill":
+        assert LATE in job.said(), "it waited for the node"
+    elif in_real_time():  # beside other work any answer may be late
+        assert LATE not in job.said(), "it left out a node that was gone"
+    back = [line for line in job.said().splitlines() if BACK in line and f"(n{victim}," in line]
+    assert not back, ("a node that has answered nothing is used again", back)
     lost_at = noticed.count(": loss ")
     back_at = job.at_step()
     if come_back:
