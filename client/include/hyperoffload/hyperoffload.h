@@ -56,7 +56,9 @@
  * all other signals than SIGBUS and SIGSEGV, the library's other threads all signals.
  *
  * Limits. 4096 transfers started and not yet waited for; 8192 in flight in a pool, including those
- * of plans. 4096 nodes in a pool. 2^50 bytes in an allocation, an arena or a storage.
+ * of plans. 4096 nodes in a pool. 2^50 bytes in an allocation, an arena or a storage. The job needs
+ * a file descriptor for each segment of memory on its own machine, and some for each node: at its
+ * limit (ulimit -n) calls that get memory end with HO_EXHAUSTED.
  */
 #ifndef HYPEROFFLOAD_HYPEROFFLOAD_H_
 #define HYPEROFFLOAD_HYPEROFFLOAD_H_
@@ -79,7 +81,7 @@ typedef enum ho_status {
   HO_OUT_OF_RANGE,
   HO_PERMISSION_DENIED, /* a key or right was revoked, or never given */
   HO_BUSY,              /* a limit is reached for now: try again after waiting for something */
-  HO_EXHAUSTED,         /* no memory or flash of this size is left */
+  HO_EXHAUSTED,         /* no memory or flash of this size is left, or no file descriptor */
   HO_UNAVAILABLE,       /* a node is lost */
   HO_DEADLINE,          /* no answer in time */
   HO_CANCELED,
@@ -250,7 +252,8 @@ HO_API ho_status ho_allocate(ho_pool* pool, uint64_t bytes, ho_allocation** out)
 /* The same on nodes of one kind only. HO_NOT_FOUND: the pool has none of it. */
 HO_API ho_status ho_allocate_among(ho_pool* pool, ho_nearness which, uint64_t bytes,
                                    ho_allocation** out);
-/* Waits for transfers that use the allocation, then gives it back. NULL is allowed. */
+/* Waits for transfers that use the allocation, then gives it back. NULL is allowed. Nothing happens
+ * if it is another pool's. */
 HO_API void ho_free(ho_pool* pool, ho_allocation* allocation);
 /* Registers host memory for ho_get and ho_put. The memory must exist until ho_unregister. May take
  * time if a device pins it.
@@ -329,7 +332,8 @@ HO_API ho_status ho_flash_free(ho_pool* pool, ho_flash* flash);
 /* Ends only the handle: durable flash stays. NULL is allowed. */
 HO_API void ho_flash_close(ho_flash* flash);
 /* Writes the name by which a later job opens durable flash, also after a restart of the daemon. The
- * name is a secret. room: HO_FLASH_NAME_BYTES suffice, including the closing zero. */
+ * name is a secret. room: HO_FLASH_NAME_BYTES suffice, including the closing zero.
+ * HO_OUT_OF_RANGE: it is too little. HO_INVALID_ARGUMENT: a null argument. */
 #define HO_FLASH_NAME_BYTES 48
 HO_API ho_status ho_flash_name(const ho_pool* pool, const ho_flash* flash, char* out, size_t room);
 /* Opens durable flash by its name. HO_NOT_FOUND: no such node in the pool, or no such flash on it.
@@ -513,7 +517,7 @@ HO_API uint32_t ho_cache_op_count(const ho_plan* plan);
  *
  * A persistent storage: between steps; the next step of any plan finds the value. Waits until
  * transfers of the storage that are in flight have ended.
- * An INPUT: sets the value for the plan's next step that has not begun, once for each step; also
+ * An INPUT: sets the value for the plan's next step that has not begun; the last one counts. Also
  * while a step runs, and then also from another thread. Waits until nothing uses the value of two
  * steps before.
  *
@@ -584,7 +588,7 @@ HO_API ho_status ho_leave(ho_plan* plan);
  * times: before the first plan, between steps, and after ho_leave. For a storage of the running
  * plan they end its run; the next ho_step_begin begins a new one. While a step runs they return
  * HO_CONFLICT for storages of its plan, except ho_adopt within an op. For a runtime with an arena
- * they return HO_UNSUPPORTED. */
+ * they return HO_UNSUPPORTED, except ho_storage_of, ho_find_storage and ho_get_storage. */
 
 /* The number of a plan's storage. Persistent storages have one; with callbacks, all. HO_NOT_FOUND:
  * the plan has no storage with this id, or it has no number. */
@@ -702,10 +706,10 @@ typedef struct ho_span {
  * have ended. HO_CONFLICT: no step is complete since the plan's run began. */
 HO_API ho_status ho_get_timeline(const ho_plan* plan, ho_span* ops, ho_span* cache_ops);
 /* Writes the duration of each op in the plan's last complete step, from ho_before's return to
- * ho_after, as JSON to a file (.json), which is replaced as a whole. `hyperoffload analyze
- * --op-times` plans with it. If an op runs several times in a step, its shortest time counts. Call
- * it after some warm steps, or once for each of several: the analyzer takes the shortest. Outcomes
- * as ho_get_timeline, and the file system's errors. */
+ * ho_after, as JSON to a file, which is replaced as a whole. `hyperoffload analyze --op-times`
+ * plans with it if its name ends in .json. If an op runs several times in a step, its shortest time
+ * counts. Call it after some warm steps, or once for each of several: the analyzer takes the
+ * shortest. Outcomes as ho_get_timeline, and the file system's errors. */
 HO_API ho_status ho_write_op_times(const ho_plan* plan, const char* path);
 
 #ifdef __cplusplus
