@@ -321,6 +321,27 @@ TEST_CASE("client faults: a link on which pieces take longer than the deadline l
   ho_free(pool.get(), memory);
 }
 
+TEST_CASE("client faults: a job whose only node is gone uses it again when it is back") {
+  TwoNodes nodes({.nodes = 1});
+  const PoolHandle pool = connect_pool(nodes.address(0), "auto");
+  nodes.daemon(0).send(SIGKILL);
+  nodes.daemon(0).wait();
+  ho_pool_room room{};
+  room.struct_bytes = sizeof(room);
+  REQUIRE(test::eventually(std::chrono::seconds(20), [&] {
+    return ho_pool_get_room(pool.get(), HO_ALL_NODES, &room) == HO_OK && room.nodes == 0;
+  }));
+  nodes.restart(0);
+  std::vector<std::byte> arena(4096);
+  ho_device_memory memory{};
+  memory.struct_bytes = sizeof(memory);
+  memory.arena = arena.data();
+  memory.arena_bytes = arena.size();
+  ho_runtime* runtime = nullptr;
+  CHECK(ho_open(pool.get(), &memory, &runtime) == HO_OK);
+  ho_close(runtime);
+}
+
 TEST_CASE("client faults: connecting leaves stopped nodes out within 2 s and a little", "[time]") {
   PoolSpec spec;
   spec.nodes = 4;

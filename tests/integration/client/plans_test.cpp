@@ -205,27 +205,6 @@ TEST_CASE("plans: a plan uses nodes that came after the job connected, others go
   }
 }
 
-TEST_CASE("plans: a job whose only node is gone uses it again when it is back") {
-  TwoNodes nodes({.nodes = 1});
-  const PoolHandle pool = connect_pool(nodes.address(0), "auto");
-  nodes.daemon(0).send(SIGKILL);
-  nodes.daemon(0).wait();
-  ho_pool_room room{};
-  room.struct_bytes = sizeof(room);
-  REQUIRE(test::eventually(std::chrono::seconds(20), [&] {
-    return ho_pool_get_room(pool.get(), HO_ALL_NODES, &room) == HO_OK && room.nodes == 0;
-  }));
-  nodes.restart(0);
-  std::vector<std::byte> arena(kBytes);
-  ho_device_memory memory{};
-  memory.struct_bytes = sizeof(memory);
-  memory.arena = arena.data();
-  memory.arena_bytes = arena.size();
-  ho_runtime* runtime = nullptr;
-  CHECK(ho_open(pool.get(), &memory, &runtime) == HO_OK);
-  ho_close(runtime);
-}
-
 TEST_CASE("plans: what no other node has room for stays on a drained node, and leaves later") {
   constexpr std::uint64_t kRoom = 8U << 20U;
   TwoNodes nodes({.ddr_bytes = kRoom, .lease_ms = 1500});
