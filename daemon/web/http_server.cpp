@@ -102,7 +102,7 @@ class HttpServer::Connection : public std::enable_shared_from_this<HttpServer::C
     std::error_code ignored;
     timer_.cancel();
     socket_.close(ignored);
-    server_.connections_.erase(shared_from_this());
+    std::erase(server_.connections_, shared_from_this());
   }
 
  private:
@@ -162,7 +162,7 @@ Result<void> HttpServer::listen(int listening_fd) {
 
 void HttpServer::stop() {
   listener_.reset();
-  while (!connections_.empty()) (*connections_.begin())->close();
+  while (!connections_.empty()) connections_.back()->close();
 }
 
 void HttpServer::accept() {
@@ -185,7 +185,6 @@ void HttpServer::serve() {
       });
     }
     if (!fd.valid()) break;
-    if (connections_.size() >= options_.connections_max) continue;  // closes it
     sockaddr_storage own{};
     socklen_t length = sizeof own;
     std::error_code error;
@@ -194,8 +193,10 @@ void HttpServer::serve() {
     socket.assign(asio::generic::stream_protocol(own.ss_family, 0), fd.get(), error);
     if (error) continue;
     static_cast<void>(fd.release());
+    // Idle ones must not shut others out.
+    if (connections_.size() >= options_.connections_max) connections_.front()->close();
     const auto connection = std::make_shared<Connection>(*this, std::move(socket));
-    connections_.insert(connection);
+    connections_.push_back(connection);
     connection->start();
   }
   accept();

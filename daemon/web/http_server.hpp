@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <unordered_set>
+#include <vector>
 
 #include "common/base/result.hpp"
 
@@ -31,7 +31,7 @@ class HttpServer {
   /// @param path  without its query.
   using Handler = std::function<Answer(std::string_view path)>;
   struct Options {
-    std::size_t connections_max = 64;  ///< more are closed at once
+    std::size_t connections_max = 64;  ///< of more, the oldest is closed
     std::size_t head_bytes_max = 8 * 1024;
     std::chrono::milliseconds time_max{5000};  ///< for a request, and for its answer
     /// Refuses requests whose Host is not this machine's loopback: a page of another site, whose
@@ -60,7 +60,7 @@ class HttpServer {
   const Handler handler_;
   const Options options_;
   std::unique_ptr<Listener> listener_;
-  std::unordered_set<std::shared_ptr<Connection>> connections_;
+  std::vector<std::shared_ptr<Connection>> connections_;  ///< the oldest first
 };
 
 }  // namespace ho::daemon
