@@ -46,3 +46,7 @@ set(CPACK_DEBIAN_PYTHON_PACKAGE_DEPENDS "python3, libhyperoffload0 (>= ${PROJECT
 set(CPACK_DEBIAN_PYTHON_PACKAGE_SUGGESTS python3-torch)  # most have their own
 
 include(CPack)
+
+# The same for PyTorch in an environment of its own, in one file: `ninja wheel`.
+add_custom_target(wheel COMMAND ${CMAKE_CURRENT_LIST_DIR}/wheel/make_wheel ${CMAKE_BINARY_DIR} ${PROJECT_SOURCE_DIR}
+  ${PROJECT_VERSION} ${CMAKE_BINARY_DIR} DEPENDS hyperoffload hyperoffload_cli USES_TERMINAL VERBATIM)

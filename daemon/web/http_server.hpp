@@ -31,7 +31,7 @@ class HttpServer {
   /// @param path  without its query.
   using Handler = std::function<Answer(std::string_view path)>;
   struct Options {
-    std::size_t connections_max = 64;  ///< of more, the oldest is closed
+    std::size_t connections_max = 64;  ///< the oldest of more is closed
     std::size_t head_bytes_max = 8 * 1024;
     std::chrono::milliseconds time_max{5000};  ///< for a request, and for its answer
     /// Refuses requests whose Host is not this machine's loopback: a page of another site, whose

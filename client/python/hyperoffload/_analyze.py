@@ -20,13 +20,16 @@ _MEASURED_BYTES_MIN = 2 << 20
 _KINDS = ("ACTIVATION", "WEIGHT", "GRADIENT", "OPTIMIZER_STATE", "KV_CACHE", "INPUT", "OUTPUT")
 
 
-def _command():
-    """The path of the `hyperoffload` command: HYPEROFFLOAD_COMMAND, or the one on the path."""
-    command = os.environ.get("HYPEROFFLOAD_COMMAND") or shutil.which("hyperoffload")
-    if command is None:
+def command():
+    """The path of the `hyperoffload` command: beside the package, HYPEROFFLOAD_COMMAND, or the one on the path."""
+    beside = pathlib.Path(__file__).parent / "hyperoffload"
+    if beside.exists():
+        return str(beside)
+    found = os.environ.get("HYPEROFFLOAD_COMMAND") or shutil.which("hyperoffload")
+    if found is None:
         raise FileNotFoundError("the command `hyperoffload` is not on the path; set "
                                 "HYPEROFFLOAD_COMMAND to where it is")
-    return command
+    return found
 
 
 def _unmet(said, budget_bytes, fixed_bytes):
@@ -57,7 +60,7 @@ def schedule_of(graph, budget_bytes, fixed_bytes, hardware, pool, copies, device
             hardware = folder / "hardware.json"
             hardware.write_text(json.dumps(_measured(graph, pool, device, moved_bytes)), encoding="utf-8")
         done = subprocess.run(
-            [_command(), "analyze", str(folder / "graph.json"), "--hardware", str(hardware),
+            [command(), "analyze", str(folder / "graph.json"), "--hardware", str(hardware),
              "--device-memory", str(moved_bytes), "--copies",
              ",".join([str(copies), *(f"{kind}={copies}" for kind in _KINDS)]),
              "--out", str(folder / "step.hos"), "--report", str(folder / "report.html")],

@@ -1,7 +1,7 @@
 """The part of hyperoffload.h that the package uses, over ctypes.
 
 Each class owns one handle of the C API; `close()` ends it. A call that fails raises `Error` with the
-library's own text. The library is searched beside the package, then at HYPEROFFLOAD_LIBRARY, then by
+library's own text. The library is searched in the package, then at HYPEROFFLOAD_LIBRARY, then by
 the loader.
 """
 

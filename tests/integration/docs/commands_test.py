@@ -17,7 +17,7 @@ SOURCE, BUILD, CTEST, CLI, GPT = sys.argv[1:6]
 OURS = {"hyperoffload": CLI, "hyperoffload-gpt": GPT}
 FOLDERS = ("tools/", ".ci/")
 # Programs of the system, of which only files and presets are looked at.
-OTHERS = ("apt-get", "cmake", "ibv_devinfo", "ibv_rc_pingpong", "ninja", "patch", "python3", "ucx_info")
+OTHERS = ("apt-get", "cmake", "ibv_devinfo", "ibv_rc_pingpong", "ninja", "patch", "pip", "python3", "ucx_info")
 ENDS = ("&&", "||", ";", "|")
 
 
