@@ -131,8 +131,8 @@ void ActiveReplay::transfer_done(Mover& mover, const TransferDone& done, const N
     for (const StorageIndex storage : replay_->failure()->storages) {
       names.push_back((*names_)[storage.value()]);
     }
-    fail("transfer of " + list(names, names.size()) + " with " + words.label +
-             " failed: " + std::string(errc_name(done.code)) +
+    const std::string why(done.code == Errc::kPermissionDenied ? kTakenBack : errc_name(done.code));
+    fail("transfer of " + list(names, names.size()) + " with " + words.label + " failed: " + why +
              (words.said.empty() ? "" : " (" + words.said + ")"),
          done.node);
   }

@@ -136,7 +136,8 @@ Result<void> Engine::wait(std::uint64_t ticket) {
   // Its node is there; a transfer cannot have run before.
   if (node.value() >= nodes_.size()) return Error(code, "transfer to or from a node failed");
   const EngineNode& there = nodes_[node.value()];
-  const std::string why = said.empty() ? there.fault->words() : said;
+  std::string why = said.empty() ? there.fault->words() : said;
+  if (why.empty() && code == Errc::kPermissionDenied) why = kTakenBack;
   return Error(code,
                "transfer to or from " + there.label + " failed" + (why.empty() ? "" : ": " + why));
 }

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "client/transfer/mover.hpp"
 #include "client/transfer/ticks.hpp"
@@ -17,6 +18,12 @@ struct NodeWords {
   std::string label;  ///< as EngineNode::label
   std::string said;   ///< the node's own words for a failed stage; else empty
 };
+
+/// Why a node refuses a transfer that it allowed before. What it says of the session itself comes
+/// by another connection, and may come later.
+inline constexpr std::string_view kTakenBack =
+    "it has taken the memory back, since the job's lease lapsed or an administrator ended the "
+    "session";
 
 /// Something that keeps the transfer thread in work beside plain transfers: the plan that a runtime
 /// runs. Every call comes from the transfer thread, between attach and detach.

@@ -171,6 +171,20 @@ TEST_CASE("client faults: a killed daemon ends the job within 2 s, naming node a
   }
 }
 
+TEST_CASE("client faults: an evicted job is told so when its memory is refused first") {
+  TwoNodes nodes({.nodes = 1});
+  const PoolHandle pool = connect_pool(nodes.address(0), "local");
+  PlannedJob job(pool.get(), some_schedule(7), 7);
+  REQUIRE(job.run(1) == HO_OK);
+  const auto session = nodes.sessions(0).at(0).id;
+  REQUIRE(test::connect(nodes.address(0))->evict(session, test::soon()).ok());
+  const Time end = std::chrono::steady_clock::now() + 60s;
+  while (job.run(1) == HO_OK) REQUIRE(std::chrono::steady_clock::now() < end);
+  INFO(job.error());
+  CHECK(job.wrong() == "");
+  CHECK(job.error().find("administrator") != std::string::npos);
+}
+
 TEST_CASE("client faults: a stopped daemon does not stop a job on the local driver") {
   TwoNodes nodes;
   const PoolHandle pool = connect_pool(nodes.address(0), "local");
