@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "client/pool/node_control.hpp"
+#include "client/pool/paths/node_control.hpp"
 #include "common/base/clock.hpp"
 #include "common/base/result.hpp"
 #include "proto/control/control_client.hpp"

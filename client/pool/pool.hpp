@@ -11,11 +11,11 @@
 #include <string>
 #include <vector>
 
-#include "client/pool/factory.hpp"
-#include "client/pool/failure_domains.hpp"
-#include "client/pool/nearness.hpp"
-#include "client/pool/path_finder.hpp"
+#include "client/pool/paths/factory.hpp"
+#include "client/pool/paths/path_finder.hpp"
 #include "client/pool/pinned_segment.hpp"
+#include "client/pool/placement/failure_domains.hpp"
+#include "client/pool/placement/nearness.hpp"
 #include "client/pool/resumer.hpp"
 #include "client/pool/sessions.hpp"
 #include "client/transfer/engine.hpp"

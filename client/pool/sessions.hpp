@@ -13,11 +13,11 @@
 #include <vector>
 
 #include "client/pool/control_link.hpp"
-#include "client/pool/flash_homes.hpp"
-#include "client/pool/path_finder.hpp"
+#include "client/pool/paths/path_finder.hpp"
+#include "client/pool/placement/flash_homes.hpp"
+#include "client/pool/placement/spread.hpp"
 #include "client/pool/progress.hpp"
 #include "client/pool/renewer.hpp"
-#include "client/pool/spread.hpp"
 #include "client/transfer/bell.hpp"
 #include "client/transfer/node_fault.hpp"
 #include "common/base/clock.hpp"

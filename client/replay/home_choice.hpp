@@ -8,8 +8,8 @@
 #include <span>
 #include <vector>
 
-#include "client/pool/failure_domains.hpp"
-#include "client/pool/nearness.hpp"
+#include "client/pool/placement/failure_domains.hpp"
+#include "client/pool/placement/nearness.hpp"
 #include "client/replay/replay.hpp"
 #include "common/base/result.hpp"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <functional>
 
-#include "client/pool/flash_homes.hpp"
+#include "client/pool/placement/flash_homes.hpp"
 #include "common/base/check.hpp"
 #include "common/base/units.hpp"
 

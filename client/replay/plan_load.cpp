@@ -4,7 +4,7 @@
 #include <set>
 #include <string>
 
-#include "client/pool/flash_homes.hpp"
+#include "client/pool/placement/flash_homes.hpp"
 #include "client/replay/home_layout.hpp"
 #include "client/replay/plan.hpp"
 #include "client/replay/runtime.hpp"

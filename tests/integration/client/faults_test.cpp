@@ -171,7 +171,7 @@ TEST_CASE("client faults: a killed daemon ends the job within 2 s, naming node a
   }
 }
 
-TEST_CASE("client faults: an evicted job is told so when its memory is refused first") {
+TEST_CASE("client faults: a job whose memory is refused first learns that it was evicted") {
   TwoNodes nodes({.nodes = 1});
   const PoolHandle pool = connect_pool(nodes.address(0), "local");
   PlannedJob job(pool.get(), some_schedule(7), 7);

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "client/pool/flash_homes.hpp"
+#include "client/pool/placement/flash_homes.hpp"
 #include "client/replay/replay.hpp"
 #include "client/transfer/mover.hpp"
 #include "common/schedule/schedule.hpp"

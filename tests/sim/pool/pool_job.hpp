@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "client/pool/failure_domains.hpp"
-#include "client/pool/spread.hpp"
+#include "client/pool/placement/failure_domains.hpp"
+#include "client/pool/placement/spread.hpp"
 #include "client/replay/home_choice.hpp"
 #include "client/replay/replay.hpp"
 #include "client/transfer/mover.hpp"

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "client/pool/spread.hpp"
+#include "client/pool/placement/spread.hpp"
 #include "client/replay/home_layout.hpp"
 #include "common/base/check.hpp"
 #include "tests/sim/pool/pool_job.hpp"

@@ -1,4 +1,4 @@
-#include "client/pool/failure_domains.hpp"
+#include "client/pool/placement/failure_domains.hpp"
 
 #include <catch2/catch.hpp>
 #include <cstddef>

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/pool/node_control.hpp"
+#include "client/pool/paths/node_control.hpp"
 
 namespace ho::client {
 

@@ -1,4 +1,4 @@
-#include "client/pool/path_choice.hpp"
+#include "client/pool/paths/path_choice.hpp"
 
 #include <catch2/catch.hpp>
 

@@ -1,4 +1,4 @@
-#include "client/pool/path_finder.hpp"
+#include "client/pool/paths/path_finder.hpp"
 
 #include <catch2/catch.hpp>
 #include <chrono>

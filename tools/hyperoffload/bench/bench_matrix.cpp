@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "client/pool/path_finder.hpp"
+#include "client/pool/paths/path_finder.hpp"
 #include "common/base/json.hpp"
 #include "common/base/units.hpp"
 #include "proto/files/convert.hpp"

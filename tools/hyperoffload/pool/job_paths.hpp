@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "client/pool/client_control.hpp"
-#include "client/pool/factory.hpp"
-#include "client/pool/path_finder.hpp"
+#include "client/pool/paths/factory.hpp"
+#include "client/pool/paths/path_finder.hpp"
 #include "common/base/clock.hpp"
 
 namespace ho::cli {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "client/pool/path_finder.hpp"
+#include "client/pool/paths/path_finder.hpp"
 #include "common/base/json.hpp"
 #include "common/base/units.hpp"
 #include "proto/control/status_json.hpp"

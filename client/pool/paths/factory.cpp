@@ -1,4 +1,4 @@
-#include "client/pool/factory.hpp"
+#include "client/pool/paths/factory.hpp"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "client/pool/spread.hpp"
+#include "client/pool/placement/spread.hpp"
 
 #include <algorithm>
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "client/pool/flash_homes.hpp"
+#include "client/pool/placement/flash_homes.hpp"
 #include "client/transfer/arena_map.hpp"
 #include "common/base/result.hpp"
 

@@ -1,4 +1,4 @@
-#include "client/pool/flash_homes.hpp"
+#include "client/pool/placement/flash_homes.hpp"
 
 #include <algorithm>
 #include <numeric>

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "client/pool/node_control.hpp"
-#include "client/pool/path_choice.hpp"
+#include "client/pool/paths/node_control.hpp"
+#include "client/pool/paths/path_choice.hpp"
 #include "client/transfer/engine.hpp"
 #include "common/base/clock.hpp"
 #include "common/base/result.hpp"
