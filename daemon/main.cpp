@@ -88,6 +88,19 @@ void wait_before_end(const ho::Clock& clock, ho::TimePoint alive) {
   static_cast<void>(::sigtimedwait(&signals, nullptr, &kWait));
 }
 
+/// A start that failed by what may pass, as a certificate that is not valid yet or an address that
+/// is not there yet: with 1 systemd goes on starting the daemon, and keeps what the last one left.
+int could_not_start(ho::cli::Console& console, const ho::Error& error, const ho::Clock& clock,
+                    ho::TimePoint alive) {
+  const int exit = console.complain(error, ho::cli::kExitNo);
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): no other thread runs
+  if (std::getenv("NOTIFY_SOCKET") != nullptr) {
+    console.note("hyperoffloadd: could not start; systemd tries again until it can");
+  }
+  wait_before_end(clock, alive);
+  return exit;
+}
+
 int run(ho::cli::Console& console, const std::string& file, Mode mode) {
   if (mode != Mode::kCheckConfig) hold_signals();  // a check may be ended at any time
   auto config = ho::read_daemon_config(file);
@@ -121,22 +134,17 @@ int run(ho::cli::Console& console, const std::string& file, Mode mode) {
   allow_descriptors();
   const ho::SteadyClock clock;
   if (const auto settled = settle_number(*config); !settled) {
-    const int exit = console.complain(settled.error(), ho::cli::kExitNo);
-    wait_before_end(clock, {});
-    return exit;
+    return could_not_start(console, settled.error(), clock, {});
   }
   auto succession = succeed(*config);
   const auto held = ho::daemon::held_pages(succession.inherited);
-  if (const auto ok = ho::daemon::check_machine(*config, held); !ok)
-    return console.refuse(ok.error());
   const ho::TimePoint alive = succession.inherited.kept.alive;
+  if (const auto ok = ho::daemon::check_machine(*config, held); !ok) {
+    return could_not_start(console, ok.error(), clock, alive);
+  }
   auto node = ho::daemon::Node::create(
       *config, clock, [&file] { return ho::read_daemon_config(file); }, std::move(succession));
-  if (!node) {
-    const int exit = console.complain(node.error(), ho::cli::kExitNo);
-    wait_before_end(clock, alive);
-    return exit;
-  }
+  if (!node) return could_not_start(console, node.error(), clock, alive);
   const auto end = (*node)->run();
   node->reset();
   switch (end) {

@@ -150,7 +150,7 @@ Result<std::unique_ptr<Node>> Node::create(const DaemonConfig& config, const Clo
   if (!shares) return shares.error();
   auto boot_id = read_boot_id();
   if (!boot_id) return boot_id.error();
-  auto tls = load_tls(config);
+  auto tls = load_tls_at_start(config, takes_over);
   if (!tls) return config.at_field("tls", tls.error());
   UniqueFd& inherited = succession.inherited.listener;
   auto unix_listener = inherited.valid()

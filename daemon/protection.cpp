@@ -31,9 +31,9 @@ void warn_of(const Protection& protection) {
       {{"unprotected", all.empty() ? "none" : all}});
 }
 
-Result<std::shared_ptr<const tls::Context>> load_tls(const DaemonConfig& config) {
+Result<std::shared_ptr<const tls::Context>> load_tls(const DaemonConfig& config, tls::Times times) {
   if (!config.tls) return std::shared_ptr<const tls::Context>();
-  auto context = tls::Context::load(*config.tls);
+  auto context = tls::Context::load(*config.tls, times);
   if (!context) return context.error().at("tls");
   if ((*context)->own().role != tls::Role::kDaemon) {
     return Error(Errc::kInvalidArgument, "tls: " + config.tls->certificate + ": is for a " +
@@ -41,6 +41,19 @@ Result<std::shared_ptr<const tls::Context>> load_tls(const DaemonConfig& config)
                                              "; a daemon needs a certificate of role daemon");
   }
   return context;
+}
+
+Result<std::shared_ptr<const tls::Context>> load_tls_at_start(const DaemonConfig& config,
+                                                              bool takes_over) {
+  auto context = load_tls(config);
+  if (context || !takes_over) return context;
+  auto invalid_now = load_tls(config, tls::Times::kUnchecked);
+  if (!invalid_now) return context;
+  log(LogLevel::kError,
+      "jobs on this machine go on; peers refuse this node until its certificate is valid and read "
+      "again (SIGHUP)",
+      {{"why", config.at_field("tls", context.error()).context()}});
+  return invalid_now;
 }
 
 }  // namespace ho::daemon

@@ -94,11 +94,18 @@ Result<void> check_ports(const DaemonConfig& config, const std::set<std::string>
   return {};
 }
 
+/// A daemon that starts looks at them itself: one that takes over goes on where it can.
+Result<void> check_certificates(const DaemonConfig& config) {
+  if (const auto tls = load_tls(config); !tls) return config.at_field("tls", tls.error());
+  return {};
+}
+
 /// As check_machine() and check_start(), beside the running daemon, whose configuration is `now`.
 /// Also the users must be known: without them the next daemon would start and let nobody in.
 Result<void> check_follower(const DaemonConfig& next, const DaemonConfig& now,
                             const HeldPages& held) {
   if (auto able = check_machine(next, held); !able) return able;
+  if (auto usable = check_certificates(next); !usable) return usable;
   if (auto socket = check_socket(next.unix_socket); !socket) {
     return next.at_field("unix_socket", socket.error().at("unix_socket"));
   }
@@ -118,7 +125,6 @@ Result<void> check_machine(const DaemonConfig& config, const HeldPages& held) {
   if (const auto shares = check_numa(config, *pages, held); !shares) {
     return config.at_field("numa", shares.error());
   }
-  if (const auto tls = load_tls(config); !tls) return config.at_field("tls", tls.error());
   if (const auto mistake = find_rail_mistake(config)) {
     return mistake->error.at(config.file + ":" + std::to_string(mistake->line));
   }
@@ -126,6 +132,7 @@ Result<void> check_machine(const DaemonConfig& config, const HeldPages& held) {
 }
 
 Result<void> check_start(const DaemonConfig& config, std::string& skipped) {
+  if (auto usable = check_certificates(config); !usable) return usable;
   if (auto socket = check_socket(config.unix_socket); !socket) {
     return config.at_field("unix_socket", socket.error().at("unix_socket"));
   }

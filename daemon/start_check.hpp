@@ -10,13 +10,14 @@
 
 namespace ho::daemon {
 
-/// Whether this machine can do what the configuration says. Errors name file and line.
+/// Whether this machine can do what the configuration says. What it lacks may come later. Errors
+/// name file and line.
 /// @param held  huge pages that the pool has already
 [[nodiscard]] Result<void> check_machine(const DaemonConfig& config, const HeldPages& held);
 
-/// Whether a daemon with this configuration could take what others may have taken: the folder of
-/// its socket, its ports and its flash. Changes nothing. The daemon that runs with the same socket
-/// has them all: then nothing is looked at.
+/// Whether a daemon with this configuration could use its certificates, and take what others may
+/// have taken: the folder of its socket, its ports and its flash. Changes nothing. The daemon that
+/// runs with the same socket has them all: then nothing is looked at.
 /// @param skipped  what was not looked at, and why; else empty
 /// @return the first error, with file and line.
 [[nodiscard]] Result<void> check_start(const DaemonConfig& config, std::string& skipped);

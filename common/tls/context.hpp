@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -11,6 +12,9 @@ struct ssl_ctx_st;
 
 namespace ho::tls {
 
+/// Whether the own certificate must be valid at this time.
+enum class Times : std::uint8_t { kChecked, kUnchecked };
+
 /// A certificate, its key and the authority that peers are checked with, ready for connections at
 /// either end: TLS 1.3 and nothing older, both ends show a certificate. Immutable: any thread may
 /// use it. Changed files need a new one; connections keep theirs.
@@ -20,7 +24,10 @@ class Context {
   /// @return kNotFound, kPermissionDenied (also for a key that others can read), kInvalidArgument
   /// (no PEM, a key of another certificate, expired, issued by another authority, no role). The
   /// text names the file and the remedy.
-  [[nodiscard]] static Result<std::shared_ptr<const Context>> load(const Files& files);
+  /// @param times  kUnchecked: an own certificate that has expired, or is not valid yet, is taken,
+  /// too. Peers refuse it.
+  [[nodiscard]] static Result<std::shared_ptr<const Context>> load(const Files& files,
+                                                                   Times times = Times::kChecked);
   ~Context();
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;

@@ -75,9 +75,9 @@ def main():
                                   timeout=120)
 
         configure("300MiB")
-        for words in ([DAEMON, "--config", config, "--check-config"], [DAEMON, "--config", config]):
-            done = run(*words)
-            assert done.returncode == 2 and "cgroup" in done.stderr and "ddr_bytes" in done.stderr, done
+        for mode, code in ((["--check-config"], 2), ([], 1)):
+            done = run(DAEMON, "--config", config, *mode)
+            assert done.returncode == code and "cgroup" in done.stderr and "ddr_bytes" in done.stderr, done
         configure(ROOM)
         with open(log, "wb") as errors:
             daemon = subprocess.Popen([DAEMON, "--config", config], stderr=errors, preexec_fn=group.enter)

@@ -29,6 +29,12 @@ unix_socket: "{folder}/control.sock" tcp {{ address: "127.0.0.1" }}
         self.pool = f"unix:{folder}/control.sock"
         super().__init__(folder, [daemon, "--config", str(self.file)], **options)
 
+    def write(self, text):
+        """The configuration, at once: a daemon that starts meanwhile reads the old or the new one."""
+        new = self.file.with_suffix(".new")
+        new.write_text(text)
+        new.rename(self.file)
+
     def cli(self, *words):
         return subprocess.run([cli, *words, "--pool", self.pool, "-o", "json"], capture_output=True, text=True,
                               timeout=60)

@@ -204,6 +204,20 @@ def what_the_next_would_refuse_is_refused(node, clients):
     assert node.exits == [75], node.exits
 
 
+def a_start_that_fails_by_what_may_pass_keeps_all(node, clients):
+    clients.append(node.hold(2))
+    before = node.segments()
+    # As with an interface that comes late.
+    node.write(node.text.replace("127.0.0.1", "192.0.2.1") + "insecure: true")
+    node.end_process()
+    node.wait_until(lambda: len(node.exits) > 2, "it does not try again")
+    node.write(node.text)
+    node.wait_ready(2)
+    assert set(node.exits[1:]) == {1}, node.exits
+    assert "192.0.2.1" in node.errors.read_text() and "systemd tries again" in node.errors.read_text()
+    assert node.segments() == before and len(node.sessions()) == 1
+
+
 def a_smaller_pool_takes_what_fits(node, clients):
     clients += [node.hold(20), node.hold(10)]
     node.file.write_text(node.text.replace("ddr_bytes: 67108864", f"ddr_bytes: {20 * SEGMENT}"))
@@ -305,7 +319,8 @@ for case in (holds_memory_from_the_grant_on, a_real_stop_frees_everything, an_ev
              a_damaged_manifest_is_not_believed, what_is_foreign_is_not_believed,
              memory_of_a_wrong_size_is_not_believed, memory_with_wrong_seals_is_not_believed,
              another_file_is_not_believed, missing_memory_ends_its_session, another_listener_is_not_believed,
-             what_the_next_would_refuse_is_refused, a_smaller_pool_takes_what_fits,
+             what_the_next_would_refuse_is_refused, a_start_that_fails_by_what_may_pass_keeps_all,
+             a_smaller_pool_takes_what_fits,
              a_tick_that_is_due_when_an_upgrade_begins_frees_nothing, a_stop_beside_an_upgrade_frees_everything):
     with_node(case)
 with_node(time_without_a_daemon_does_not_count, lease_ms=1500, restart_after=3)
