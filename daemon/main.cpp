@@ -1,3 +1,4 @@
+#include <google/protobuf/stubs/logging.h>
 #include <pthread.h>
 #include <sys/resource.h>
 
@@ -161,6 +162,8 @@ int run(ho::cli::Console& console, const std::string& file, Mode mode) {
 
 int main(int argc, char** argv) {
   ho::open_standard_streams();
+  // It has a line of its own for each string that is not UTF-8, as often as a client likes.
+  google::protobuf::SetLogHandler(nullptr);
   ho::cli::Program program("hyperoffloadd", "Gives this node's memory and flash to the pool.");
   std::string file;
   bool only_check = false;

@@ -373,6 +373,28 @@ TEST_CASE("abuse: peers that send or read slowly are few, and not for long") {
   at.check_recovers(32 * kMiB);
 }
 
+TEST_CASE("abuse: a name that is not UTF-8 costs its connection, and adds lines of the log alone") {
+  Abused at;
+  pb::Request request;
+  request.set_id(1);
+  request.mutable_hello()->set_protocol_version(kControlProtocolVersion);
+  request.mutable_hello()->set_client_name("??");
+  std::string bytes = request.SerializeAsString();
+  bytes.replace(bytes.find("??"), 2, "\xff\xfe");
+  for (const std::string& address : at.addresses) {
+    const UniqueFd fd = dial_raw(address);
+    send_some(fd, *encode_frame(bytes, 0));
+    std::array<char, 4096> sink{};
+    REQUIRE(eventually(seconds(60), [&] {
+      return ::recv(fd.get(), sink.data(), sink.size(), MSG_DONTWAIT) >= 0;
+    }));
+  }
+  INFO(at.daemon.err());
+  CHECK(at.daemon.err().find("a frame that is not a request") != std::string::npos);
+  CHECK(at.daemon.err().find("protobuf") == std::string::npos);
+  at.check_recovers(16 * kMiB);
+}
+
 TEST_CASE("abuse: out of descriptors it says so, serves who is there, and recovers") {
   Abused at;
   const auto most = static_cast<rlim_t>(at.descriptors_before + 4);
