@@ -151,7 +151,7 @@ Result<std::unique_ptr<Node>> Node::create(const DaemonConfig& config, const Clo
   auto boot_id = read_boot_id();
   if (!boot_id) return boot_id.error();
   auto tls = load_tls_at_start(config, takes_over);
-  if (!tls) return config.at_field("tls", tls.error());
+  if (!tls) return tls.error();
   UniqueFd& inherited = succession.inherited.listener;
   auto unix_listener = inherited.valid()
                            ? UnixListener::adopt(std::move(inherited), config.unix_socket)
@@ -429,7 +429,7 @@ void Node::reload_tls(const DaemonConfig& fresh) {
   auto context = load_tls(fresh);
   if (!context) {
     return note_state(LogLevel::kError, "the certificates are wrong; those read before stay in use",
-                      {{"error", fresh.at_field("tls", context.error()).context()}});
+                      {{"error", context.error().context()}});
   }
   const std::string ends = tls::time_text((*context)->facts().ends);
   note_state(LogLevel::kInfo, "certificates reloaded",

@@ -34,17 +34,29 @@ void warn_of(const Protection& protection) {
 Result<std::shared_ptr<const tls::Context>> load_tls(const DaemonConfig& config, tls::Times times) {
   if (!config.tls) return std::shared_ptr<const tls::Context>();
   auto context = tls::Context::load(*config.tls, times);
-  if (!context) return context.error().at("tls");
+  if (!context) return config.at_field("tls", context.error().at("tls"));
   if ((*context)->own().role != tls::Role::kDaemon) {
-    return Error(Errc::kInvalidArgument, "tls: " + config.tls->certificate + ": is for a " +
-                                             (*context)->own().text() +
-                                             "; a daemon needs a certificate of role daemon");
+    const Error other(Errc::kInvalidArgument, config.tls->certificate + ": is for a " +
+                                                  (*context)->own().text() +
+                                                  "; a daemon needs a certificate of role daemon");
+    return config.at_field("tls", other.at("tls"));
   }
   return context;
 }
 
+Result<void> check_etcd_tls(const DaemonConfig& config) {
+  if (!config.etcd || !config.etcd->tls) return {};
+  const auto usable = tls::check_files(*config.etcd->tls);
+  return usable ? usable : config.at_field("etcd", usable.error().at("etcd"));
+}
+
 Result<std::shared_ptr<const tls::Context>> load_tls_at_start(const DaemonConfig& config,
                                                               bool takes_over) {
+  if (const auto etcd = check_etcd_tls(config); !etcd) {
+    if (!takes_over) return etcd.error();
+    log(LogLevel::kError, "jobs go on; the list of nodes waits for the files of etcd to be mended",
+        {{"why", etcd.error().context()}});
+  }
   auto context = load_tls(config);
   if (context || !takes_over) return context;
   auto invalid_now = load_tls(config, tls::Times::kUnchecked);
@@ -52,7 +64,7 @@ Result<std::shared_ptr<const tls::Context>> load_tls_at_start(const DaemonConfig
   log(LogLevel::kError,
       "jobs on this machine go on; peers refuse this node until its certificate is valid and read "
       "again (SIGHUP)",
-      {{"why", config.at_field("tls", context.error()).context()}});
+      {{"why", context.error().context()}});
   return invalid_now;
 }
 

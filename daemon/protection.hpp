@@ -14,12 +14,14 @@ namespace ho::daemon {
 /// Says in the log where the configuration is insecure.
 void warn_of(const Protection& protection);
 
-/// Reads the certificates that the configuration names. @return null where it names none; the
-/// errors of tls::Context::load(), beginning with "tls: ".
+/// Reads the certificates that `tls` of the configuration names. @return null where it names none;
+/// the errors of tls::Context::load(), with file and line.
 [[nodiscard]] Result<std::shared_ptr<const tls::Context>> load_tls(
     const DaemonConfig& config, tls::Times times = tls::Times::kChecked);
-/// The same for a daemon that starts. One that takes over goes on with a certificate that is not
-/// valid now, and says so in the log: its end would cost the jobs their memory.
+/// Checks those that `etcd` names. @return the same errors.
+[[nodiscard]] Result<void> check_etcd_tls(const DaemonConfig& config);
+/// Both for a daemon that starts. One that takes over goes on with a certificate that is not valid
+/// now, and without etcd, and says so in the log: its end would cost the jobs their memory.
 [[nodiscard]] Result<std::shared_ptr<const tls::Context>> load_tls_at_start(
     const DaemonConfig& config, bool takes_over);
 

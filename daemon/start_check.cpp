@@ -96,8 +96,8 @@ Result<void> check_ports(const DaemonConfig& config, const std::set<std::string>
 
 /// A daemon that starts looks at them itself: one that takes over goes on where it can.
 Result<void> check_certificates(const DaemonConfig& config) {
-  if (const auto tls = load_tls(config); !tls) return config.at_field("tls", tls.error());
-  return {};
+  if (const auto tls = load_tls(config); !tls) return tls.error();
+  return check_etcd_tls(config);
 }
 
 /// As check_machine() and check_start(), beside the running daemon, whose configuration is `now`.

@@ -91,16 +91,27 @@ Result<std::vector<Certificate>> show(SSL_CTX* ctx, const Files& files) {
   return chain;
 }
 
-}  // namespace
+struct Loaded {
+  Handle handle;
+  CertificateFacts facts;
+};
 
-Result<std::shared_ptr<const Context>> Context::load(const Files& files, Times times) {
+Result<Loaded> load_files(const Files& files, Times times) {
   ERR_clear_error();
   Handle handle = make_handle();
   auto chain = show(handle.get(), files);
   if (!chain) return chain.error();
   if (auto trusted = trust(handle.get(), files); !trusted) return trusted.error();
   if (auto stands = check_own(handle.get(), files, *chain, times); !stands) return stands.error();
-  CertificateFacts facts = facts_of(chain->front().get());
+  return Loaded{std::move(handle), facts_of(chain->front().get())};
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const Context>> Context::load(const Files& files, Times times) {
+  auto loaded = load_files(files, times);
+  if (!loaded) return loaded.error();
+  CertificateFacts& facts = loaded->facts;
   if (!facts.role || facts.name.empty()) {
     return Error(
         Errc::kInvalidArgument,
@@ -108,7 +119,13 @@ Result<std::shared_ptr<const Context>> Context::load(const Files& files, Times t
             ": its subject needs a name (CN, 1 to 64 of letters, digits and \"._-@:+ \") and "
             "one role: OU=hyperoffload-daemon, -job, -admin or -reader");
   }
-  return std::shared_ptr<const Context>(new Context(files, std::move(facts), handle.release()));
+  return std::shared_ptr<const Context>(
+      new Context(files, std::move(facts), loaded->handle.release()));
+}
+
+Result<void> check_files(const Files& files) {
+  const auto loaded = load_files(files, Times::kChecked);
+  return loaded ? Result<void>() : loaded.error();
 }
 
 Context::~Context() { SSL_CTX_free(handle_); }

@@ -47,6 +47,10 @@ class Context {
   ssl_ctx_st* const handle_;
 };
 
+/// Reads and checks files for connections that others make, as those to etcd: as Context::load(),
+/// but the certificate needs neither a name nor a role.
+[[nodiscard]] Result<void> check_files(const Files& files);
+
 /// The context that new connections use, which may be replaced. Any thread. It has a mutex because
 /// the control thread reloads what the data thread uses.
 class ContextSlot {

@@ -273,6 +273,46 @@ TEST_CASE("tls: files that cannot be used keep a daemon from starting") {
   }
 }
 
+TEST_CASE("tls: files for etcd that cannot be used keep a daemon from starting, too") {
+  Certificates certificates;
+  const TempFolder folder;
+  const tls::Files files = tls::files_in(certificates.issue("client", Role::kReader));
+  const auto config = small_config(
+      folder, "etcd { endpoints: \"https://127.0.0.1:1\" machine_id: \"m\" certificate: \"" +
+                  files.certificate + "\" key: \"" + files.key + "\" authority: \"" +
+                  files.authority + "\" }\n");
+  const auto check = [&](const std::string& words) {
+    for (const bool only_check : {true, false}) {
+      DaemonProcess daemon(folder, "c", {config, {}, only_check});
+      const Exit end = daemon.wait();
+      CHECK(end.code == (only_check ? 2 : 1));
+      says(end.err, "c.textproto:8: etcd: " + words);
+    }
+  };
+  SECTION("files that can be used") {
+    DaemonProcess daemon(folder, "c", {config, {}, true});
+    CHECK(daemon.wait().code == 0);
+  }
+  SECTION("a key that others can read") {
+    REQUIRE(::chmod(files.key.c_str(), 0644) == 0);
+    check(files.key + ": others can read or change this key");
+  }
+  SECTION("the key of another certificate") {
+    std::filesystem::copy(tls::files_in(certificates.daemon()).key, files.key,
+                          std::filesystem::copy_options::overwrite_existing);
+    check(files.key + ": not the key of the certificate " + files.certificate);
+  }
+  SECTION("another authority") {
+    std::filesystem::copy(tls::files_in(Certificates().daemon()).authority, files.authority,
+                          std::filesystem::copy_options::overwrite_existing);
+    check(files.certificate + ": the certificate \"client\" is not issued by the authority");
+  }
+  SECTION("no such file") {
+    std::filesystem::remove(files.authority);
+    check(files.authority + ": No such file");
+  }
+}
+
 TEST_CASE("tls: garbage closes its own connection and nothing else") {
   Certificates certificates;
   const TempFolder folder;

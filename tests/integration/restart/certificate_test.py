@@ -1,5 +1,5 @@
 """A daemon whose certificate has expired while it ran: the next one takes its memory over, and goes on serving the Unix
-socket. Without memory to take over a start fails, and is tried again."""
+socket; nor does it end for files of etcd that are missing. Without memory to take over a start fails, and is tried again."""
 import os
 import pathlib
 import shutil
@@ -29,9 +29,12 @@ class Pool:
         daemon = ("--role", "daemon", "--address", "127.0.0.1")
         self.valid = issue(ca, "n3", *daemon)
         self.expired = issue(ca, "old", *daemon, clock="-400d")
+        self.etcd = issue(ca, "etcd", "--role", "reader")
         self.reader = issue(ca, "reader", "--role", "reader")
         more = (f'tcp_listen: "127.0.0.1:0" tls {{ certificate: "{self.tls}/node.crt" key: "{self.tls}/node.key" '
-                f'authority: "{self.tls}/ca.crt" }}')
+                f'authority: "{self.tls}/ca.crt" }} '
+                f'etcd {{ endpoints: "https://127.0.0.1:1" machine_id: "m" certificate: "{self.etcd}/node.crt" '
+                f'key: "{self.etcd}/node.key" authority: "{self.etcd}/ca.crt" }}')
         self.node = Node(folder, more=more)
 
     def use(self, certificates):
@@ -57,10 +60,12 @@ def one_that_takes_over_goes_on(pool):
         before = node.segments()
         assert pool.dial().returncode == 0
         pool.use(pool.expired)
+        (pool.etcd / "node.key").unlink()
         node.kill()
         assert node.exits == [-signal.SIGKILL], node.exits
         assert node.segments() == before and len(node.sessions()) == 1
         pool.says("peers refuse this node until its certificate is valid")
+        pool.says("the list of nodes waits for the files of etcd to be mended")
         told = pool.dial()
         assert told.returncode == 4 and "has expired" in told.stderr, told
         pool.use(pool.valid)
