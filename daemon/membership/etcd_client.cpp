@@ -4,6 +4,8 @@
 #include <etcd.pb.h>
 #include <google/protobuf/util/json_util.h>
 
+#include <algorithm>
+#include <functional>
 #include <optional>
 
 #include "common/base/check.hpp"
@@ -20,6 +22,7 @@ namespace pb = hyperoffload::v1;
 constexpr std::size_t kAnswerBytesMax = 8 * kMiB;
 constexpr long kAttemptMs = 500;
 constexpr std::size_t kWordsMax = 512;  // bytes, of what a server says of a failure
+constexpr std::size_t kLineMax = 200;   // the same, where it is not what etcd's gateway says
 
 std::string to_json(const google::protobuf::Message& message) {
   std::string out;
@@ -74,12 +77,23 @@ Error to_error(CURLcode code, const char* words) {
   }
 }
 
-/// What etcd means by an answer without success.
+/// The first line of an answer, fit for a log.
+std::string first_line(const std::string& answer) {
+  std::string line = answer.substr(0, std::min(answer.find_first_of("\r\n"), kLineMax));
+  const auto shown = [](char c) { return c >= ' ' && c <= '~'; };
+  std::replace_if(line.begin(), line.end(), std::not_fn(shown), '?');
+  return line;
+}
+
+/// What etcd means by an answer without success. Not all that it refuses reaches its gateway.
 Error refusal(long status, const std::string& answer) {
   const auto failure = from_json<pb::EtcdFailure>(answer);
-  const std::string words = failure && !failure->error().empty()
-                                ? std::string(utf8_prefix(failure->error(), kWordsMax))
-                                : "HTTP " + std::to_string(status);
+  std::string words = "HTTP " + std::to_string(status);
+  if (failure && !failure->error().empty()) {
+    words = std::string(utf8_prefix(failure->error(), kWordsMax));
+  } else if (const std::string line = first_line(answer); !line.empty()) {
+    words += ": " + line;
+  }
   return {status == 401 || status == 403 ? Errc::kPermissionDenied : Errc::kUnavailable, words};
 }
 

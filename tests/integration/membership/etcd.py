@@ -33,7 +33,7 @@ class Etcd:
     def __init__(self, folder, members=3, ca=None):
         """@param ca  the program that makes certificates: then clients need one."""
         self.folder = pathlib.Path(folder)
-        self.tls, self.context, self.words = "", None, []
+        self.tls, self.context, self.words, self.ctl_words = "", None, [], []
         if ca:
             self.make_certificates(ca)
         self.members = members
@@ -59,6 +59,7 @@ class Etcd:
         self.tls = f'certificate: "{crt}" key: "{key}" authority: "{authority}"'
         self.context = ssl.create_default_context(cafile=authority)
         self.context.load_cert_chain(crt, key)
+        self.ctl_words = ["--cert", crt, "--key", key, "--cacert", authority]
         self.words = ["--cert-file", crt, "--key-file", key, "--trusted-ca-file", authority, "--client-cert-auth"]
 
     @property
@@ -123,9 +124,13 @@ class Etcd:
         self.start_all()
         assert self.wait_healthy(range(self.members)), self.log(0)[-2000:]
 
+    def ctl(self, *words):
+        """What etcdctl says."""
+        return subprocess.run(["etcdctl", "--endpoints", ",".join(self.endpoints), *self.ctl_words, *words],
+                              env={"ETCDCTL_API": "3", "PATH": "/usr/bin:/bin"}, capture_output=True, text=True,
+                              check=True, timeout=30).stdout
+
     def keys(self, prefix):
         """Key -> value, as etcdctl shows them."""
-        lines = subprocess.run(["etcdctl", "--endpoints", ",".join(self.endpoints), "get", "--prefix", prefix],
-                               env={"ETCDCTL_API": "3", "PATH": "/usr/bin:/bin"}, capture_output=True, text=True,
-                               check=True, timeout=30).stdout.splitlines()
+        lines = self.ctl("get", "--prefix", prefix).splitlines()
         return dict(zip(lines[::2], lines[1::2]))

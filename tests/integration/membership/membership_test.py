@@ -366,9 +366,19 @@ def etcd_by_tls(folder, etcd, start):
     assert a.nodes() == {0: "a", 1: "b"} and stranger.nodes() == {5: "stranger"}
 
 
+def etcd_with_users(folder, etcd, start):
+    # etcd refuses clients of its gateway that have certificates then, in plain text.
+    a = start("a")
+    eventually(a.log, lambda: a.nodes() == {0: "a"})
+    for words in ("user add root:secret", "role add root", "user grant-role root root", "auth enable"):
+        etcd.ctl(*words.split())
+    eventually(a.log, lambda: "HTTP 400: CommonName of client" in a.trouble())
+    assert a.trouble().isprintable() and "HTTP 400: CommonName of client" in a.log(), a.log()
+
+
 def main():
     needed()
-    by_tls = TEST == "etcd_by_tls"
+    by_tls = TEST in ("etcd_by_tls", "etcd_with_users")
     with tempfile.TemporaryDirectory() as folder, Etcd(folder, 1 if by_tls else 3, CLI if by_tls else None) as etcd:
         daemons = []
 
