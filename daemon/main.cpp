@@ -114,14 +114,21 @@ int run(ho::cli::Console& console, const std::string& file, Mode mode) {
     if (const auto users = ho::daemon::Access::create(*config, nullptr); !users) {
       return console.refuse(users.error());
     }
-    std::string skipped;
-    const auto ok = ho::daemon::check_start(*config, skipped);
+    ho::daemon::StartNotes notes;
+    const auto ok = ho::daemon::check_start(*config, notes);
     if (!ok) return console.refuse(ok.error());
     ho::JsonWriter json;
     json.begin_object().field("config", file).field("ok", true);
-    if (!skipped.empty()) json.field("not_checked", skipped);
+    std::string words = file + ": ok";
+    if (!notes.skipped.empty()) {
+      json.field("not_checked", notes.skipped);
+      words += "\nnot checked: " + notes.skipped;
+    }
+    if (!notes.warning.empty()) {
+      json.field("warning", notes.warning);
+      words += "\nwarning: " + notes.warning;
+    }
     json.end();
-    const std::string words = file + ": ok" + (skipped.empty() ? "" : "\nnot checked: " + skipped);
     console.print(console.json() ? json.text() : words);
     return ho::cli::kExitDone;
   }

@@ -431,6 +431,7 @@ void Node::reload_tls(const DaemonConfig& fresh) {
     return note_state(LogLevel::kError, "the certificates are wrong; those read before stay in use",
                       {{"error", context.error().context()}});
   }
+  warn_of_certificate(fresh, *context);
   const std::string ends = tls::time_text((*context)->facts().ends);
   note_state(LogLevel::kInfo, "certificates reloaded",
              {{"name", (*context)->own().name}, {"ends", ends}});

@@ -3,6 +3,8 @@
 #include <string>
 
 #include "common/base/log.hpp"
+#include "common/tls/names.hpp"
+#include "proto/config/announced.hpp"
 #include "proto/control/control_address.hpp"
 
 namespace ho::daemon {
@@ -44,6 +46,22 @@ Result<std::shared_ptr<const tls::Context>> load_tls(const DaemonConfig& config,
   return context;
 }
 
+std::string find_certificate_fault(const DaemonConfig& config,
+                                   const std::shared_ptr<const tls::Context>& own) {
+  if (!own) return {};
+  const std::string fault = tls::find_missing_names(*own, announced_hosts(config));
+  return fault.empty()
+             ? fault
+             : config.at_field("tls", Error(Errc::kInvalidArgument, fault).at("tls")).context();
+}
+
+void warn_of_certificate(const DaemonConfig& config,
+                         const std::shared_ptr<const tls::Context>& own) {
+  const std::string fault = find_certificate_fault(config, own);
+  if (fault.empty()) return;
+  log(LogLevel::kWarning, "others will refuse this node by its certificate", {{"why", fault}});
+}
+
 Result<void> check_etcd_tls(const DaemonConfig& config) {
   if (!config.etcd || !config.etcd->tls) return {};
   const auto usable = tls::check_files(*config.etcd->tls);
@@ -58,6 +76,7 @@ Result<std::shared_ptr<const tls::Context>> load_tls_at_start(const DaemonConfig
         {{"why", etcd.error().context()}});
   }
   auto context = load_tls(config);
+  if (context) warn_of_certificate(config, *context);
   if (context || !takes_over) return context;
   auto invalid_now = load_tls(config, tls::Times::kUnchecked);
   if (!invalid_now) return context;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "common/base/result.hpp"
 #include "common/tls/context.hpp"
@@ -18,6 +19,12 @@ void warn_of(const Protection& protection);
 /// the errors of tls::Context::load(), with file and line.
 [[nodiscard]] Result<std::shared_ptr<const tls::Context>> load_tls(
     const DaemonConfig& config, tls::Times times = tls::Times::kChecked);
+/// What others will not like of our certificate. @return empty: nothing.
+[[nodiscard]] std::string find_certificate_fault(const DaemonConfig& config,
+                                                 const std::shared_ptr<const tls::Context>& own);
+/// Says it in the log.
+void warn_of_certificate(const DaemonConfig& config,
+                         const std::shared_ptr<const tls::Context>& own);
 /// Checks those that `etcd` names. @return the same errors.
 [[nodiscard]] Result<void> check_etcd_tls(const DaemonConfig& config);
 /// Both for a daemon that starts. One that takes over goes on with a certificate that is not valid

@@ -131,15 +131,16 @@ Result<void> check_machine(const DaemonConfig& config, const HeldPages& held) {
   return {};
 }
 
-Result<void> check_start(const DaemonConfig& config, std::string& skipped) {
+Result<void> check_start(const DaemonConfig& config, StartNotes& notes) {
   if (auto usable = check_certificates(config); !usable) return usable;
+  if (const auto tls = load_tls(config)) notes.warning = find_certificate_fault(config, *tls);
   if (auto socket = check_socket(config.unix_socket); !socket) {
     return config.at_field("unix_socket", socket.error().at("unix_socket"));
   }
   ControlAddress own;
   own.path = config.unix_socket;
   if (dial(own, std::chrono::steady_clock::now() + std::chrono::seconds(1))) {
-    skipped = "memory, ports and flash, for a daemon runs here already";
+    notes.skipped = "memory, ports and flash, for a daemon runs here already";
     return {};
   }
   if (auto free = check_reserve(config); !free) return config.at_field("ddr_reserve", free.error());

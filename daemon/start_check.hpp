@@ -15,12 +15,17 @@ namespace ho::daemon {
 /// @param held  huge pages that the pool has already
 [[nodiscard]] Result<void> check_machine(const DaemonConfig& config, const HeldPages& held);
 
+/// What a check says of a configuration with which a daemon would start.
+struct StartNotes {
+  std::string skipped;  ///< what was not looked at, and why; empty: nothing
+  std::string warning;  ///< empty: none
+};
+
 /// Whether a daemon with this configuration could use its certificates, and take what others may
 /// have taken: the folder of its socket, its ports and its flash. Changes nothing. The daemon that
 /// runs with the same socket has them all: then nothing is looked at.
-/// @param skipped  what was not looked at, and why; else empty
 /// @return the first error, with file and line.
-[[nodiscard]] Result<void> check_start(const DaemonConfig& config, std::string& skipped);
+[[nodiscard]] Result<void> check_start(const DaemonConfig& config, StartNotes& notes);
 
 /// Whether a daemon with the configuration `next` could follow one that runs with `now` and has
 /// this pool. @return kConflict: a field has changed that must stay; why it could not start.

@@ -122,12 +122,6 @@ std::string fingerprint_of(X509* certificate) {
   return out;
 }
 
-std::string joined(const std::vector<std::string>& words) {
-  std::string out;
-  for (const std::string& word : words) out += (out.empty() ? "" : ", ") + word;
-  return out.empty() ? "no address" : out;
-}
-
 }  // namespace
 
 std::string_view role_name(Role role) {
@@ -227,6 +221,12 @@ Result<PrivateKey> parse_key(const std::string& file, const std::string& text) {
   return Error(Errc::kInvalidArgument, file + ": not a private key in PEM form without a password");
 }
 
+std::string addresses_text(const CertificateFacts& facts) {
+  std::string out;
+  for (const std::string& one : facts.addresses) out += (out.empty() ? "" : ", ") + one;
+  return out.empty() ? "no address" : out;
+}
+
 CertificateFacts facts_of(X509* certificate) {
   CertificateFacts out;
   const auto names = subject_entries(certificate, NID_commonName);
@@ -263,7 +263,7 @@ std::string refusal_words(X509_STORE_CTX* check) {
       return whose + "is not issued by the authority that is trusted here";
     case X509_V_ERR_HOSTNAME_MISMATCH:
     case X509_V_ERR_IP_ADDRESS_MISMATCH:
-      return whose + "is for " + joined(facts.addresses) + ", and not for the address dialed";
+      return whose + "is for " + addresses_text(facts) + ", and not for the address dialed";
     case X509_V_ERR_INVALID_PURPOSE: return whose + "is not made for this end of a connection";
     default: return whose + "is refused: " + X509_verify_cert_error_string(result);
   }

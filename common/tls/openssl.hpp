@@ -45,6 +45,9 @@ using StoreContext = std::unique_ptr<X509_STORE_CTX, FreedBy<X509_STORE_CTX_free
 /// @return kInvalidArgument, also for a key that is encrypted.
 [[nodiscard]] Result<PrivateKey> parse_key(const std::string& file, const std::string& text);
 
+/// "node1, 10.0.0.1"
+[[nodiscard]] std::string addresses_text(const CertificateFacts& facts);
+
 /// What a certificate says.
 [[nodiscard]] CertificateFacts facts_of(X509* certificate);
 

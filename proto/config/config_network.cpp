@@ -1,7 +1,5 @@
 #include "proto/config/config_network.hpp"
 
-#include <arpa/inet.h>
-
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -12,6 +10,7 @@
 
 #include "common/tls/certificate.hpp"
 #include "common/transport/driver_names.hpp"
+#include "proto/config/announced.hpp"
 #include "proto/control/control_address.hpp"
 
 namespace ho {
@@ -21,14 +20,6 @@ namespace pb = hyperoffload::v1;
 using google::protobuf::TextFormat;
 
 constexpr int kRailsMax = 8;  // the limit of each driver
-
-/// True for a numeric address that stands for "any address".
-bool is_wildcard(const std::string& host) {
-  in_addr v4{};
-  if (::inet_pton(AF_INET, host.c_str(), &v4) == 1) return v4.s_addr == htonl(INADDR_ANY);
-  in6_addr v6{};
-  return ::inet_pton(AF_INET6, host.c_str(), &v6) == 1 && IN6_IS_ADDR_UNSPECIFIED(&v6);
-}
 
 /// The providers of libfabric that run over TCP or UDP, without a device.
 bool is_emulation(const std::string& provider) {

@@ -4,6 +4,8 @@
 #include <string>
 
 #include "common/tls/context.hpp"
+#include "common/tls/names.hpp"
+#include "proto/config/announced.hpp"
 
 namespace ho::doctor {
 
@@ -29,6 +31,8 @@ std::optional<Check> check_certificates(const DaemonConfig& config) {
     return Check{"tls", State::kFailed, "the certificate is for a " + (*context)->own().text(),
                  "Issue one with --role daemon"};
   }
+  const std::string missing = tls::find_missing_names(**context, announced_hosts(config));
+  if (!missing.empty()) return Check{"tls", State::kWarning, missing, kIssue};
   const std::string found = facts.name + ", until " + tls::time_text(facts.ends);
   if (facts.ends - std::chrono::system_clock::now() < kSoon) {
     return Check{"tls", State::kWarning, found, kIssue};

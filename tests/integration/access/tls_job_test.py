@@ -30,7 +30,7 @@ class Job(unittest.TestCase):
             self.issue(role, role)
         self.tls = self.folder / "tls"
         shutil.copytree(self.ca / "node1", self.tls)
-        config = self.folder / "config"
+        self.config = config = self.folder / "config"
         config.write_text(f'''node_name: "n1" ddr_bytes: 134217728 segment_bytes: 8388608 unix_socket: "{self.folder}/control.sock"
             tcp_listen: "127.0.0.1:0" tcp {{ }} tls {{ certificate: "{self.tls}/node.crt" key: "{self.tls}/node.key"
             authority: "{self.tls}/ca.crt" }}''')
@@ -91,6 +91,29 @@ class Job(unittest.TestCase):
             done = self.train("--transport", "tcp", *words)
             self.assertEqual(done.returncode, 4, done)
             self.assertIn(why, done.stderr)
+
+    def test_a_certificate_for_another_address_is_noticed(self):
+        words = 'the certificate "other" is for other, 10.0.0.4, and not for 127.0.0.1, by which others reach this node'
+
+        def check():
+            done = subprocess.run([DAEMON, "--config", self.config, "--check-config"], capture_output=True, text=True,
+                                  timeout=120)
+            self.assertEqual(done.returncode, 0, done)
+            return done.stdout
+
+        self.assertNotIn("warning", check())
+        self.assertNotIn("by its certificate", self.log.read_text())
+        shutil.rmtree(self.tls)
+        self.issue("daemon", "other", "--address", "10.0.0.4", "--out", self.tls)
+        self.assertIn(f"warning: {self.config}:2: tls: ", check())
+        self.assertIn(words, check())
+        doctor = json.loads(self.call("doctor", "--config", self.config, "-o", "json").stdout)
+        tls, = (each for each in doctor["checks"] if each["name"] == "tls")
+        self.assertEqual(tls["state"], "warning")
+        self.assertIn(words, tls["found"])
+        self.daemon.send_signal(signal.SIGHUP)
+        self.eventually(lambda: "others will refuse this node by its certificate" in self.log.read_text())
+        self.eventually(lambda: "certificates reloaded" in self.log.read_text())
 
     def test_status_says_how_the_node_is_protected(self):
         status = json.loads(self.call_well("status", "--pool", self.pool, "-o", "json", tls="reader").stdout)["nodes"][0]

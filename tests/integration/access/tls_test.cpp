@@ -178,6 +178,7 @@ TEST_CASE("tls: what is wrong with a certificate is said at the end that sees it
         beside, tls_config(beside, certificates.issue("node4", Role::kDaemon, {"10.0.0.4"})));
     says(refusal(moved.address, job),
          "\"node4\" is for node4, 10.0.0.4, and not for the address dialed");
+    says(moved.process.err(), "and not for 127.0.0.1, by which others reach this node");
   }
   SECTION("something else than a daemon at the daemon's address") {
     const TempFolder beside;
