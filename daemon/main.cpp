@@ -187,7 +187,9 @@ int main(int argc, char** argv) {
       {"SIGTERM and SIGINT end the daemon in order: it gives nothing out, and jobs have drain_ms "
        "to move to other nodes or to end. The second one hastens the end. SIGHUP applies changes "
        "of log_level, drain_ms, flash_unused_s_max, nodes, access, quotas and tls, and reads the "
-       "certificates again; other fields need a restart.",
+       "certificates again; other fields need a restart. Check a configuration as the daemon's "
+       "user: "
+       "root can read files that the daemon cannot.",
        {"hyperoffloadd --config node.textproto --check-config"},
        {{ho::cli::kExitDone, "ended by SIGTERM, or the configuration is fine"},
         {ho::cli::kExitNo, "could not start, or failed"},

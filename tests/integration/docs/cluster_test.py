@@ -33,6 +33,7 @@ scp() {  # -r FROM root@ADDRESS:FOLDER
 }
 etcdctl() { test "$*" = "get --prefix /hyperoffload"; }  # no etcd here; membership_test looks into one
 chgrp() { :; }  # the test's machine has no such group
+runuser() { shift 3; "$@"; }  # -u USER -- COMMAND; and no such user
 systemctl() {   # enable --now hyperoffloadd
   hyperoffloadd --config "$TOP/$address/etc/hyperoffload/hyperoffloadd.textproto" 2> "$TOP/$address/log" &
   for i in $(seq 600); do test -S "$TOP/$address/control.sock" && return; sleep 0.1; done; cat "$TOP/$address/log"; false
