@@ -5,6 +5,7 @@ Usage: cluster_test.py SOURCE CLI DAEMON
 """
 import os
 import pathlib
+import stat
 import subprocess
 import sys
 import tempfile
@@ -29,6 +30,8 @@ files() { echo "s,/etc/hyperoffload,$TOP/$1/etc/hyperoffload,g; s,/run/hyperoffl
 scp() {  # -r FROM root@ADDRESS:FOLDER
   address=${3#root@}; address=${address%%:*}
   mkdir -p "$TOP/$address${3#*:}" && cp -r "$2" "$TOP/$address${3#*:}"
+  # As SFTP, which scp speaks since OpenSSH 9: every folder, also one that is there, gets the mode of its source.
+  (cd "$2" && find . -type d -exec chmod --reference={} "$TOP/$address${3#*:}/{}" \;)
   sed -i "$(files "$address"); s,127.0.0.1:9464,127.0.0.${address##*.}:9464," "$TOP/$address${3#*:}/hyperoffloadd.textproto"
 }
 etcdctl() { test "$*" = "get --prefix /hyperoffload"; }  # no etcd here; membership_test looks into one
@@ -43,6 +46,22 @@ ssh() {         # root@ADDRESS COMMAND
   address=${1#root@}; eval "$(echo "$2" | sed "$(files "$address")")"
 }
 """
+
+
+def read_as_another(top):
+    """The daemon's user, who owns nothing there, reads its configuration, and another one reads no key."""
+    top.chmod(0o755)
+    stranger = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}  # else only root can ask
+    for node in sorted(top.glob("10.0.0.*")):
+        node.chmod(0o755)
+        folder = node / "etc" / "hyperoffload"
+        file = folder / "hyperoffloadd.textproto"
+        modes = [stat.S_IMODE(path.stat().st_mode) for path in (folder, file, folder / "tls", folder / "tls" / "node.key")]
+        assert modes == [0o755, 0o644, 0o750, 0o640], (node, list(map(oct, modes)))
+        subprocess.run(["cat", file], check=True, stdout=subprocess.DEVNULL, **stranger)
+        if stranger:
+            refused = subprocess.run(["cat", folder / "tls" / "node.key"], check=False, capture_output=True, **stranger)
+            assert refused.returncode, "a stranger reads the key"
 
 
 def main():
@@ -76,6 +95,7 @@ assert all(one["ddr_reserved_bytes"] == one["ddr_capacity_bytes"] for one in nod
         assert done.returncode == 0, done.returncode
         for node in ("node1", "node2", "node3"):
             assert node in done.stdout, node
+        read_as_another(pathlib.Path(top))
 
 
 if subprocess.run([*NAMESPACE, "true"], check=False, capture_output=True).returncode:
