@@ -299,11 +299,13 @@ class Packages(unittest.TestCase):
     def test_pages_and_completion(self):
         out = self.inside("""
             dpkg -i /packages/*.deb >/dev/null
-            for page in hyperoffload.1 hyperoffload-status.1 hyperoffload-bench-flash.1 hyperoffloadd.8; do
-              zcat /usr/share/man/man${page##*.}/$page.gz >/run/$page
-              ! grep -n '\\.TH' /run/$page | grep -v '^[0-9]*:\\.TH HYPEROFFLOAD'
+            for page in /usr/share/man/man?/hyperoffload*.gz; do
+              name=$(basename "${page%.*.gz}")
+              zgrep -q "^\\.TH ${name^^} " "$page" || echo "$page: another name"
+              lexgrog "$page" | grep -q "\\"$name - [A-Z]" || echo "$page: whatis cannot read it"
+              man --warnings --encoding UTF-8 --local-file --ditroff "$page" 2>&1 >/dev/null
             done
-            grep -q 'the pool cannot be reached' /run/hyperoffload-status.1
+            zgrep -q 'the pool cannot be reached' /usr/share/man/man1/hyperoffload-status.1.gz
             for command in $(hyperoffload --help | sed -n '/^Commands:/,$ s/^  \\([a-z][a-z-]*\\) .*/\\1/p'); do
               [ -e /usr/share/man/man1/hyperoffload-$command.1.gz ] || echo "no page of $command"
             done
