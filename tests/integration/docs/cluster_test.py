@@ -64,6 +64,41 @@ def read_as_another(top):
             assert refused.returncode, "a stranger reads the key"
 
 
+def make(programs, folder, *addresses):
+    environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "DDR_BYTES": "64MiB", "SEGMENT_BYTES": "2MiB"}
+    return subprocess.run([f"{SOURCE}/deploy/cluster/make_cluster", *addresses], cwd=folder, env=environment, text=True,
+                          capture_output=True, check=False)
+
+
+def make_others(top):
+    """Other addresses than the page's: what make_cluster writes for them, what it refuses, and that it then leaves nothing."""
+    folder, programs = top / "others", top / "bin"
+    folder.mkdir()
+    for words, said in ((["node1"], '"node1": no numeric IP address'), (["10.0.0.1", "10.0.0.256"], '"10.0.0.256": no numeric'),
+                        (["1::2::3"], '"1::2::3": no numeric'), ([""], '"": no numeric'), (["--help"], '"--help": no numeric'),
+                        (["10.0.0.1", "10.0.0.2", "10.0.0.1"], "10.0.0.1: this address is there twice"),
+                        (["fd00::1", "fd00:0::1"], "fd00:0::1: this address is there twice")):
+        done = make(programs, folder, *words)
+        assert done.returncode == 2 and said in done.stderr and not list(folder.iterdir()), (words, done)
+    failing = top / "failing"
+    failing.mkdir()
+    (failing / "hyperoffload").write_text(f'#!/bin/sh\ncase "$*" in *node2*) exit 3 ;; esac\nexec {CLI} "$@"\n')
+    (failing / "hyperoffload").chmod(0o755)
+    done = make(failing, folder, "fd00::1", "fd00:0::2")
+    assert done.returncode == 3 and not list(folder.iterdir()), done
+    done = make(programs, folder, "fd00::1", "fd00:0::2")
+    assert done.returncode == 0 and [path.name for path in folder.iterdir()] == ["cluster"], done
+    node = folder / "cluster" / "node1"
+    text = (node / "hyperoffloadd.textproto").read_text()
+    for line in ('tcp_listen: "[fd00::1]:7700"', 'tcp { address: "fd00::1" port: 7701 }', 'control_addresses: "tcp:[fd00::2]:7700"'):
+        assert line in text, text
+    (node / "hyperoffloadd.textproto").write_text(text.replace("/etc/hyperoffload", str(node)).replace("/run/hyperoffload", str(node)))
+    check = f"ip link set lo up; ip address add fd00::1/128 dev lo; exec {DAEMON} --check-config --config {node}/hyperoffloadd.textproto"
+    subprocess.run([*NAMESPACE, "sh", "-ec", check], check=True, stdout=subprocess.DEVNULL)
+    done = make(programs, folder, "10.0.0.1")
+    assert done.returncode == 2 and "there is one already" in done.stderr, done
+
+
 def main():
     commands = blocks(f"{SOURCE}/deploy/cluster/README.md")
     assert len(commands) == 4, commands
@@ -96,6 +131,7 @@ assert all(one["ddr_reserved_bytes"] == one["ddr_capacity_bytes"] for one in nod
         for node in ("node1", "node2", "node3"):
             assert node in done.stdout, node
         read_as_another(pathlib.Path(top))
+        make_others(pathlib.Path(top))
 
 
 if subprocess.run([*NAMESPACE, "true"], check=False, capture_output=True).returncode:
