@@ -29,6 +29,7 @@ Result<std::span<std::byte>> AliasSpace::open(const ExposeRequest& request) {
     const Errc code = errno == ENOMEM ? Errc::kExhausted : Errc::kUnsupported;
     return Error(code, errno_error(errno, "mapping exposed memory a second time").context());
   }
+  ::madvise(alias, memory.size(), MADV_DONTDUMP);  // as the segment's own; a failure is harmless
   return std::span<std::byte>(static_cast<std::byte*>(alias), memory.size());
 }
 

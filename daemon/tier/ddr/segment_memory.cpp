@@ -51,6 +51,14 @@ std::uint64_t huge_mapped_bytes(std::span<const std::byte> mapping) {
   return bytes;
 }
 
+/// Advises the kernel of a new mapping of a segment. A failure is harmless.
+void advise(std::span<std::byte> mapping, PageKind kind) {
+  // Asks in any case: the system may have huge pages later. A failure only means small pages.
+  if (kind != PageKind::kHugetlb2M) ::madvise(mapping.data(), mapping.size(), MADV_HUGEPAGE);
+  // A core dump of the daemon would have the jobs' bytes, also where no unit limits it.
+  ::madvise(mapping.data(), mapping.size(), MADV_DONTDUMP);
+}
+
 Error no_mapping(int error) {
   // The memory itself is taken later: no room for it in the address space, or none to note it in.
   const char* const why = error == ENOMEM ? "no memory mapping left (vm.max_map_count): " : "";
@@ -125,8 +133,7 @@ Result<SegmentMemory> SegmentMemory::create_exactly(const Spec& spec, PageKind k
   if (::fcntl(made.fd_.get(), F_ADD_SEALS, seals(spec.rights)) != 0) {
     return errno_error(errno, "seal");
   }
-  // A failure only means small pages. Asks in any case: the system may have huge pages later.
-  if (kind != PageKind::kHugetlb2M) ::madvise(base, bytes, MADV_HUGEPAGE);
+  advise(made.bytes_, kind);
   // Before the first page exists. A failure is harmless: the memory works on any node, and
   // numa_node() reports the real one.
   if (spec.numa) static_cast<void>(prefer_numa_node(made.bytes_, *spec.numa));
@@ -156,7 +163,7 @@ Result<SegmentMemory> SegmentMemory::adopt(UniqueFd fd, const AdoptSpec& spec) {
   void* const base = ::mmap(nullptr, spec.bytes, access, MAP_SHARED, made.fd_.get(), 0);
   if (base == MAP_FAILED) return no_mapping(errno);
   made.bytes_ = {static_cast<std::byte*>(base), spec.bytes};
-  if (spec.pages != PageKind::kHugetlb2M) ::madvise(base, spec.bytes, MADV_HUGEPAGE);
+  advise(made.bytes_, spec.pages);
   made.numa_ = spec.numa;
   return made;
 }

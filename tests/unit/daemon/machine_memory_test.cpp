@@ -10,8 +10,10 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <utility>
 
 #include "common/base/units.hpp"
+#include "tests/support/core_dump.hpp"
 
 namespace ho::daemon {
 
@@ -207,6 +209,21 @@ TEST_CASE("memory: a descriptor for reading cannot be opened again by others") {
   struct stat info {};
   REQUIRE(::fstat(descriptor->get(), &info) == 0);
   CHECK((info.st_mode & 0777U) == 0600U);
+}
+
+TEST_CASE("memory: a core dump leaves out segments, made or adopted") {
+  SegmentMemory::Spec spec;
+  spec.bytes = 2 * kMiB;
+  const auto made = SegmentMemory::create(spec);
+  REQUIRE(made.ok());
+  CHECK(test::left_out_of_core_dumps(made->bytes().data()));
+  auto descriptor = made->descriptor(transport::Rights::kReadWrite);
+  REQUIRE(descriptor.ok());
+  SegmentMemory::AdoptSpec adopt;
+  adopt.bytes = spec.bytes;
+  const auto adopted = SegmentMemory::adopt(std::move(*descriptor), adopt);
+  REQUIRE(adopted.ok());
+  CHECK(test::left_out_of_core_dumps(adopted->bytes().data()));
 }
 
 TEST_CASE("memory: without a fallback, a segment has huge pages or is not made") {

@@ -11,6 +11,7 @@
 
 #include "common/base/unique_fd.hpp"
 #include "common/base/units.hpp"
+#include "tests/support/core_dump.hpp"
 
 namespace ho::transport {
 
@@ -66,6 +67,11 @@ TEST_CASE("alias: it shows the segment until it is retired, and then nothing of 
   CHECK(at.alias[0] == std::byte{0});
   at.alias[0] = std::byte{1};
   CHECK(at.memory[0] == std::byte{0x5a});
+}
+
+TEST_CASE("alias: a core dump leaves it out") {
+  const Aliased at;
+  CHECK(test::left_out_of_core_dumps(at.alias.data()));
 }
 
 TEST_CASE("alias: a read-only segment's can be made although it is sealed against writing") {
