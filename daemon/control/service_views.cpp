@@ -237,6 +237,11 @@ void Service::list_events(const Request& request, const PeerInfo& peer, const Re
 
 void Service::drain(const Request& request, const PeerInfo& peer, const Reply& reply) {
   const bool undo = request.drain().undo();
+  if (undo && pool_.draining()) {
+    return refuse(request,
+                  Error(Errc::kConflict, "the daemon ends; it serves again once it is started"),
+                  reply);
+  }
   pool_.set_drained(undo ? Pool::Drained::kNo : Pool::Drained::kYes);
   const auto sessions = static_cast<std::uint32_t>(pool_.sessions().size());
   note_act(

@@ -282,6 +282,10 @@ TEST_CASE("daemon: draining refuses sessions and grants, and ends what does not 
   CHECK(refused.error().code() == Errc::kUnavailable);
   CHECK(refused.error().context().find("draining") != std::string::npos);
   CHECK(client->grant(*session, spec, soon()).error().code() == Errc::kUnavailable);
+  const auto undrained = client->undrain(soon());
+  REQUIRE_FALSE(undrained.ok());
+  CHECK(undrained.error().code() == Errc::kConflict);
+  CHECK(undrained.error().context().find("the daemon ends") != std::string::npos);
   CHECK(daemon.wait().code == 0);
 }
 
