@@ -50,7 +50,7 @@ with tempfile.TemporaryDirectory(dir="/var/tmp") as name:  # /tmp may be memory
         refused = run("bench", "flash", "--path", path, *wrong, code=2)
         assert "--size" in refused.stderr and refused.stdout == "", refused
         assert not path.exists(), wrong
-    assert "does not exist" in run("fsck", path, code=2).stderr
+    assert run("fsck", path, code=2).stderr.endswith(f"flash path {path}: does not exist\n")
     make(path, 64 << 10)
     assert "too small" in run("fsck", path, code=2).stderr
     make(path, 16 * MIB)

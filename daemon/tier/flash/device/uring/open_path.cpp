@@ -32,9 +32,11 @@ Error open_error(const std::string& name, DeviceMode mode) {
   const std::string what = "flash path " + name;
   switch (errno) {
     case ENOENT:
-      return Error(
-          Errc::kNotFound,
-          what + ": does not exist; make it with: (umask 077; fallocate -l SIZE " + name + ")");
+      return Error(Errc::kNotFound,
+                   what + ": does not exist" +
+                       (mode != DeviceMode::kReadOnly
+                            ? "; make it with: (umask 077; fallocate -l SIZE " + name + ")"
+                            : ""));
     case EACCES:
     case EPERM:
     case EROFS:
