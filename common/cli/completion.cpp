@@ -23,6 +23,18 @@ std::string option_names(const CLI::App& command) {
   return names;
 }
 
+/// The words that an option takes, each followed by a space, as its type says after a colon:
+/// "TEXT:{get,put}". Empty: others, too.
+std::string choices_of(const CLI::Option& option) {
+  const std::string type = option.get_type_name();
+  const std::size_t open = type.find(":{");
+  const std::size_t close = type.find('}', open);
+  if (open == std::string::npos || close == std::string::npos) return "";
+  std::string words = type.substr(open + 2, close - open - 2) + " ";
+  std::replace(words.begin(), words.end(), ',', ' ');
+  return words;
+}
+
 /// `words` (each followed by a space) on lines that a quoted string of a shell joins again.
 std::string folded(const std::string& words) {
   constexpr std::size_t kFull = 60;
@@ -49,6 +61,20 @@ void add_cases(std::string& out, const CLI::App& command, const std::string& pat
   }
 }
 
+/// "  PATH OPTION) choices ;;" for each option that takes only these words.
+void add_choice_cases(std::string& out, const CLI::App& command, const std::string& path) {
+  for (const CLI::Option* option : command.get_options()) {
+    const std::string choices = choices_of(*option);
+    if (choices.empty() || option->get_group().empty()) continue;
+    for (const std::string& name : option->get_lnames()) {
+      out += "    \"" + path + " --" + name + "\") echo \"" + folded(choices) + "\" ;;\n";
+    }
+  }
+  for (const CLI::App* below : listed_commands(command)) {
+    add_choice_cases(out, *below, path + " " + below->get_name());
+  }
+}
+
 /// A name that shells take for a function.
 std::string function_name(const CLI::App& app) {
   std::string name = "_" + app.get_name();
@@ -56,7 +82,8 @@ std::string function_name(const CLI::App& app) {
   return name;
 }
 
-/// Functions that both shells understand: the words below a command, given as its whole path.
+/// Functions that both shells understand: the words below a command, given as its whole path, its
+/// options, and the words that follow "PATH OPTION".
 std::string shared_functions(const CLI::App& app) {
   const std::string name = function_name(app);
   std::string out = name + "_commands() {\n  case \"$1\" in\n";
@@ -67,7 +94,9 @@ std::string shared_functions(const CLI::App& app) {
   });
   out += "  esac\n}\n\n" + name + "_options() {\n  case \"$1\" in\n";
   add_cases(out, app, app.get_name(), option_names);
-  return out + "  esac\n}\n\n";
+  out += "  esac\n}\n\n" + name + "_choices() {\n  case \"$1\" in\n";
+  add_choice_cases(out, app, app.get_name());
+  return out + "    *\" -o\" | *\" --output\") echo \"table wide json \" ;;\n  esac\n}\n\n";
 }
 
 std::string replaced(std::string text, std::string_view what, const std::string& by) {
@@ -89,14 +118,15 @@ std::string filled(std::string text, const CLI::App& app) {
 std::string bash_completion(const CLI::App& app) {
   return filled("# Completion of PROGRAM for bash.\n\n", app) + shared_functions(app) +
          filled(R"sh(FUNCTION() {
-  local path=PROGRAM each
+  local path=PROGRAM each choices
   local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]}
   COMPREPLY=()
   for each in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
     [[ " $(FUNCTION_commands "$path") " != *" $each "* ]] || path+=" $each"
   done
-  if [[ $before == -o || $before == --output ]]; then
-    COMPREPLY=($(compgen -W "table wide json" -- "$word"))
+  choices=$(FUNCTION_choices "$path $before")
+  if [[ -n $choices ]]; then
+    COMPREPLY=($(compgen -W "$choices" -- "$word"))
   elif [[ $word == -* ]]; then
     COMPREPLY=($(compgen -W "$(FUNCTION_options "$path")" -- "$word"))
   elif [[ $before != -* ]]; then
@@ -114,13 +144,14 @@ std::string zsh_completion(const CLI::App& app) {
          filled(R"sh(FUNCTION() {
   local path_=PROGRAM each
   local word=${words[CURRENT]} before=${words[CURRENT-1]}
-  local -a below
+  local -a below choices
   for each in ${words[2,CURRENT-1]}; do
     [[ " $(FUNCTION_commands "$path_") " != *" $each "* ]] || path_+=" $each"
   done
   below=(${=$(FUNCTION_commands "$path_")})
-  if [[ $before == -o || $before == --output ]]; then
-    compadd -- table wide json
+  choices=(${=$(FUNCTION_choices "$path_ $before")})
+  if [[ ${#choices} -gt 0 ]]; then
+    compadd -- $choices
   elif [[ $word == -* ]]; then
     compadd -- ${=$(FUNCTION_options "$path_")}
   elif [[ $before != -* && ${#below} -gt 0 ]]; then

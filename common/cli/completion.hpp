@@ -5,8 +5,9 @@
 
 namespace ho::cli {
 
-/// A script that completes a program's commands and options, from the same tree that parses them.
-/// Words that are neither complete as file names. Hidden commands are left out.
+/// A script that completes a program's commands, options and the words that an option takes, from
+/// the same tree that parses them. Other words complete as file names. Hidden commands are left
+/// out.
 /// @param app  the program itself; its name is what the shell completes.
 [[nodiscard]] std::string bash_completion(const CLI::App& app);
 [[nodiscard]] std::string zsh_completion(const CLI::App& app);

@@ -218,7 +218,7 @@ void add_issue(Program& program, CLI::App& ca) {
                   "daemon: a node. job: opens sessions. admin: also ends sessions of others and "
                   "frees their flash. reader: only looks")
       ->required()
-      ->type_name("ROLE");
+      ->type_name("ROLE:{daemon,job,admin,reader}");
   command.add_option("--name", options->name, "the node, job or user")->required();
   command
       .add_option("--address", options->addresses,

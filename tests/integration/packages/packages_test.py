@@ -315,15 +315,19 @@ class Packages(unittest.TestCase):
             completed hyperoffload bench ma
             completed hyperoffload analyze --max-
             completed hyperoffload status -o j
+            completed hyperoffload events --kind s
+            completed hyperoffload ca issue --role ''
             completed hyperoffload verify ''
             for set_up in : 'unfunction _hyperoffload; eval "$(hyperoffload completion zsh)"'; do
               python3 /packages/zsh_completion.py "$set_up" 'hyperoffload stat' 'hyperoffload bench ma' \
-                'hyperoffload analyze --max-' 'hyperoffload status -o j' 'hyperoffload flash '
+                'hyperoffload analyze --max-' 'hyperoffload status -o j' 'hyperoffload flash ' \
+                'hyperoffload events --kind ref' 'hyperoffload ca issue --role r'
             done
             """)
         zsh = """hyperoffload status\nhyperoffload bench matrix\nhyperoffload analyze --max-overhead
-hyperoffload status -o json\nhyperoffload flash free ls\n"""
-        self.assertEqual(out, "status\nmatrix\n--max-overhead\njson\n\n" + 2 * zsh)
+hyperoffload status -o json\nhyperoffload flash free ls
+hyperoffload events --kind refusal\nhyperoffload ca issue --role reader\n"""
+        self.assertEqual(out, "status\nmatrix\n--max-overhead\njson\nstate session\ndaemon job admin reader\n\n" + 2 * zsh)
 
 
 if __name__ == "__main__":
