@@ -19,7 +19,7 @@ set(CPACK_COMPONENT_TOOLS_DESCRIPTION "Memory pool for training jobs: daemon and
 set(CPACK_DEBIAN_TOOLS_PACKAGE_SECTION admin)
 set(CPACK_DEBIAN_TOOLS_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_TOOLS_PACKAGE_DEPENDS
-  "libhyperoffload0 ${ho_same}, init-system-helpers, systemd | systemd-standalone-sysusers")
+  "libhyperoffload0 ${ho_same}, systemd | systemd-standalone-sysusers")
 set(CPACK_DEBIAN_TOOLS_PACKAGE_CONTROL_EXTRA
   "${ho_control}/conffiles;${ho_control}/postinst;${ho_control}/prerm;${ho_control}/postrm")
 set(CPACK_DEBIAN_TOOLS_PACKAGE_CONTROL_STRICT_PERMISSION ON)
@@ -29,7 +29,9 @@ set(CPACK_COMPONENT_LIBRARY_DESCRIPTION "Client of a HyperOffload memory pool: l
  Replays a plan of transfers between device memory and the pool behind a job's compute.")
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_SECTION libs)
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_SHLIBDEPS ON)
-set(CPACK_DEBIAN_LIBRARY_PACKAGE_CONTROL_EXTRA "${ho_control}/triggers")
+# CPack's own warns of the modules, which have no version.
+file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/shlibs CONTENT "libhyperoffload 0 libhyperoffload0 (>= ${PROJECT_VERSION})\n")
+set(CPACK_DEBIAN_LIBRARY_PACKAGE_CONTROL_EXTRA "${ho_control}/triggers;${CMAKE_BINARY_DIR}/shlibs")
 
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libhyperoffload-dev)
 set(CPACK_COMPONENT_DEVELOPMENT_DESCRIPTION "Client of a HyperOffload memory pool: headers
@@ -44,6 +46,18 @@ set(CPACK_DEBIAN_PYTHON_PACKAGE_SECTION python)
 set(CPACK_DEBIAN_PYTHON_PACKAGE_ARCHITECTURE all)
 set(CPACK_DEBIAN_PYTHON_PACKAGE_DEPENDS "python3, libhyperoffload0 (>= ${PROJECT_VERSION}), hyperoffload (>= ${PROJECT_VERSION})")
 set(CPACK_DEBIAN_PYTHON_PACKAGE_SUGGESTS python3-torch)  # most have their own
+
+# Each package says whose it is and what is new in a folder of its own. Other trees have the license alone.
+string(TIMESTAMP ho_date "%a, %d %b %Y %H:%M:%S +0000" UTC)
+configure_file(${ho_control}/changelog.in ${CMAKE_BINARY_DIR}/changelog @ONLY)
+foreach(component IN LISTS CPACK_COMPONENTS_ALL)
+  string(TOUPPER ${component} upper)
+  set(folder \${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_DATADIR}/doc/${CPACK_DEBIAN_${upper}_PACKAGE_NAME})
+  install(CODE "if(CPACK_PACKAGE_NAME OR DEFINED ENV{DESTDIR})
+      file(INSTALL ${ho_control}/copyright ${CMAKE_BINARY_DIR}/changelog DESTINATION \"${folder}\")
+      execute_process(COMMAND gzip -n9f \"\$ENV{DESTDIR}${folder}/changelog\" COMMAND_ERROR_IS_FATAL ANY)
+    endif()" COMPONENT ${component})
+endforeach()
 
 include(CPack)
 

@@ -7,6 +7,7 @@ in a temporary memory, and nothing of it stays. Skipped where the kernel does no
 Usage: packages_test.py BUILD_DIR SOURCE_DIR VERSION [unittest arguments]
 """
 
+import gzip
 import json
 import os
 import pathlib
@@ -112,6 +113,26 @@ class Packages(unittest.TestCase):
                               ("python3-hyperoffload", "./usr/lib/python3/dist-packages/hyperoffload/__init__.py\n")):
             self.assertIn(name, files[package])
             self.assertEqual(sum(text.count(name) for text in files.values()), 1, name)
+        for package, text in files.items():
+            for name in ("copyright", "changelog.gz"):
+                self.assertRegex(text, rf"(?m)^-rw-r--r-- root/root .* \./usr/share/doc/{package}/{name}$")
+
+    def test_control_files(self):
+        """What lintian looks at."""
+        for package in self.packages:
+            name = package.name.split("_")[0]
+            with tempfile.TemporaryDirectory(prefix="ho-control-") as folder:
+                subprocess.run(["dpkg-deb", "-R", package, folder], check=True)
+                control = pathlib.Path(folder, "DEBIAN")
+                self.assertNotIn("init-system-helpers", (control / "control").read_text())  # essential
+                shlibs = control / "shlibs"
+                self.assertEqual(shlibs.read_text().split("\n")[0] if shlibs.exists() else None,
+                                 f"libhyperoffload 0 {name} (>= {VERSION})" if name == "libhyperoffload0" else None)
+                documents = pathlib.Path(folder, "usr/share/doc", name)
+                self.assertIn("/usr/share/common-licenses/Apache-2.0", (documents / "copyright").read_text())
+                told = subprocess.run(["dpkg-parsechangelog", "-l", "-"], input=gzip.decompress((documents / "changelog.gz").read_bytes()),
+                                      check=True, capture_output=True)
+                self.assertEqual((f"Version: {VERSION}\n" in told.stdout.decode(), told.stderr), (True, b""))
 
     def test_install_use_upgrade_remove_and_purge(self):
         out = self.inside("""
