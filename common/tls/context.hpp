@@ -48,7 +48,7 @@ class Context {
 };
 
 /// Reads and checks files for connections that others make, as those to etcd: as Context::load(),
-/// but the certificate needs neither a name nor a role.
+/// but the certificate needs neither a name nor a role, and any authority may have issued it.
 [[nodiscard]] Result<void> check_files(const Files& files);
 
 /// The context that new connections use, which may be replaced. Any thread. It has a mutex because
