@@ -106,7 +106,7 @@ class Takeover : public std::enable_shared_from_this<Takeover> {
     for (const auto& [id, segment] : inherited_.kept.segments) {
       if (segment.session != session) continue;
       if (const auto fd = inherited_.memory.find(id); fd != inherited_.memory.end()) {
-        static_cast<void>(::ftruncate(fd->second.get(), 0));
+        static_cast<void>(::ftruncate(fd->second.get(), 0) < 0);
         inherited_.memory.erase(fd);
       }
       heirs_.keeper.forget(id);

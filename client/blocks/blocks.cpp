@@ -149,7 +149,7 @@ Result<std::uint64_t> Blocks::submit(BlockOp op, std::span<const BlockItem> item
 
 std::size_t Blocks::drain(std::span<BlockDone> out) {
   std::uint64_t expirations = 0;
-  static_cast<void>(::read(timer_.get(), &expirations, sizeof(expirations)));  // resets it
+  static_cast<void>(::read(timer_.get(), &expirations, sizeof(expirations)) < 0);  // resets it
   std::vector<Outcome> taken;
   {
     const std::lock_guard lock(mutex_);

@@ -131,7 +131,7 @@ void end_stored(StoredFd stored, FdStore& store, const std::string& why) {
   log(LogLevel::kWarning, "not taken over from the last process",
       {{"descriptor", stored.name}, {"why", why}});
   // A client that still maps it must not take it for memory of the pool.
-  if (is_segment(stored.fd)) static_cast<void>(::ftruncate(stored.fd.get(), 0));
+  if (is_segment(stored.fd)) static_cast<void>(::ftruncate(stored.fd.get(), 0) < 0);
   store.remove(stored.name);
 }
 

@@ -134,6 +134,24 @@ class Packages(unittest.TestCase):
                                       check=True, capture_output=True)
                 self.assertEqual((f"Version: {VERSION}\n" in told.stdout.decode(), told.stderr), (True, b""))
 
+    def test_programs_are_hardened(self):
+        """The commands of a package's build say so; where this build is one, the daemon shows it."""
+        with tempfile.TemporaryDirectory(prefix="ho-hardened-") as folder:
+            subprocess.run(["cmake", "--preset", "package", "-B", folder], check=True, cwd=SOURCE, stdout=subprocess.DEVNULL)
+            compiled = json.loads(pathlib.Path(folder, "compile_commands.json").read_text())
+            (compile_line,) = (one["command"] for one in compiled if "/hyperoffloadd.dir/" in one["command"])
+            for word in ("-D_FORTIFY_SOURCE=2", "-fstack-protector-strong"):
+                self.assertIn(f" {word} ", compile_line)
+            rules = pathlib.Path(folder, "build.ninja").read_text()
+            for target in ("daemon/hyperoffloadd:", "tools/hyperoffload/hyperoffload:", r"client/libhyperoffload\.so\.\S+:"):
+                (flags,) = re.findall(rf"^build {target}.*?^  LINK_FLAGS = (.*?)$", rules, re.M | re.S)
+                self.assertIn("-Wl,-z,relro,-z,now", flags)
+        if "CMAKE_BUILD_TYPE:STRING=Release\n" in pathlib.Path(BUILD, "CMakeCache.txt").read_text():
+            seen = subprocess.run(["readelf", "--wide", "--file-header", "--dynamic", "--dyn-syms", f"{BUILD}/daemon/hyperoffloadd"],
+                                  check=True, capture_output=True, text=True).stdout
+            for word in ("BIND_NOW", "Position-Independent Executable", "__stack_chk_fail"):
+                self.assertIn(word, seen)
+
     def test_install_use_upgrade_remove_and_purge(self):
         out = self.inside("""
             state() { cd /; find usr etc var -newer /mark -type f | grep -v '^var/lib/dpkg\\|^var/log\\|^var/cache\\|^etc/ld.so.cache' | sort; }

@@ -201,7 +201,7 @@ class UringDevice final : public Device {
   void wake() override {
     const std::uint64_t one = 1;
     // Full means that a wake is already pending.
-    static_cast<void>(::write(wake_.get(), &one, sizeof(one)));
+    static_cast<void>(::write(wake_.get(), &one, sizeof(one)) < 0);
   }
 
  private:
@@ -305,7 +305,7 @@ class UringDevice final : public Device {
   void finish(const struct io_uring_cqe& cqe) {
     if (cqe.user_data == kWakeTag) {
       std::uint64_t ignored = 0;
-      static_cast<void>(::read(wake_.get(), &ignored, sizeof(ignored)));
+      static_cast<void>(::read(wake_.get(), &ignored, sizeof(ignored)) < 0);
       wake_armed_ = false;
       return;
     }
