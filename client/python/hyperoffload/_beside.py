@@ -65,6 +65,7 @@ class Beside:
         need = new_bytes_of(function, tensors, args, kwargs, self._demand.device.where) + sum(
             self._managed[number].bytes for number in {self._number_of(tensor) for tensor in tensors}
             if number is not None and self._kept[number].nbytes() == 0)
+        need += self._demand.claim([tensor for tensor in tensors if self._number_of(tensor) is None])
         meter, limit = self._demand.meter, self._demand.limit()
         if need > limit / _SHARE and meter.bytes + need > limit:
             self._demand.room(need)

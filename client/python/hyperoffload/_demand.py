@@ -15,7 +15,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from . import _library
 from ._collectives import communicates, is_point_to_point, wait_for, works_in
-from ._meter import Meter, gone_of
+from ._meter import Loose, Meter, gone_of
 from ._script import where
 from ._step import (bytes_of, is_view, list_length, new_bytes_of, own_bytes_taken, split, storage_of, tensors_in,
                     tensors_of, written_in)
@@ -23,26 +23,6 @@ from ._step import (bytes_of, is_view, list_length, new_bytes_of, own_bytes_take
 # Storages below this size stay on the device: a transfer costs more than it frees.
 BYTES_MIN = 4096
 _FOREIGN_MAX = 1000  # weak references beyond which those of storages that are gone are dropped
-
-
-class Loose:
-    """A storage that may leave. held: its number in the runtime, if it has one. used: the call that
-    used it last. stays: PyTorch does not free its memory, or another thread may use it."""
-
-    __slots__ = ("reference", "bytes", "held", "used", "stays")
-
-    def __init__(self, storage, held=None):
-        self.reference = StorageWeakRef(storage)
-        self.bytes = storage.nbytes()
-        self.held = held
-        self.used = -1  # none
-        self.stays = False
-
-    def storage(self):
-        """The storage, or None if PyTorch has freed it."""
-        if self.reference.expired():
-            return None
-        return torch.UntypedStorage._new_with_weak_ptr(self.reference.cdata)
 
 
 class Demand:
@@ -126,14 +106,20 @@ class Demand:
         return loose
 
     def rename(self, storage, held):
-        """A storage gets the number that a plan has for it, with its value."""
+        """A storage gets the number that a plan has for it, with its value. Returns whether another plan had it."""
         loose = self.add(storage)
         if loose.held == held:
-            return
+            return False
         self._bring([loose])
+        displaces = loose.held is not None and loose.held not in self._declared
+        if displaces:  # else the library would take the memory away that it knows under that number
+            self.runtime.forget(loose.held)
+            self.placed.discard(loose.held)
+            self.find[loose.held] = lambda: None
         self._give_back(loose)
         loose.held = held
         self.adopt(held, storage)
+        return displaces
 
     def share(self, storage, held, size):
         """A storage has a plan's number until unshare(), and may be away."""
@@ -289,8 +275,7 @@ class Demand:
 
     def bring(self, tensors, function=None, args=(), kwargs=None):
         """Brings what a call takes, and makes room for what it returns. Returns how many bytes it expects that to be."""
-        storages = [storage for storage in map(storage_of, tensors) if storage is not None]
-        used = [self._loose[s._cdata] for s in storages if s._cdata in self._loose]
+        used = self._entries(tensors)
         new = 0
         if function is not None:
             new = new_bytes_of(function, tensors, args, kwargs, self.device.where)
@@ -319,6 +304,18 @@ class Demand:
         for loose in away:
             self.runtime.fetch(loose.held)
             self.away.discard(loose.reference.cdata)
+
+    def _entries(self, tensors):
+        storages = [storage for storage in map(storage_of, tensors) if storage is not None]
+        return [self._loose[storage._cdata] for storage in storages if storage._cdata in self._loose]
+
+    def claim(self, tensors):
+        """What a call is about to take does not leave for it. Returns the bytes that have yet to come."""
+        self._call += 1
+        claimed = set(self._entries(tensors))
+        for loose in claimed:
+            loose.used = self._call
+        return sum(loose.bytes for loose in claimed if self._is_away(loose))
 
     @staticmethod
     def _is_away(loose):

@@ -137,7 +137,7 @@ def _load():
             "ho_before": [handle, number], "ho_after": [handle, number], "ho_step_end": [handle],
             "ho_leave": [handle], "ho_storage_of": [handle, number, handle],
             "ho_adopt": [handle, number, handle], "ho_fetch": [handle, number, handle],
-            "ho_evict": [handle, number], "ho_peek": [handle, number, handle, size], "ho_declare": [handle, handle, wide, handle],
+            "ho_evict": [handle, number], "ho_forget": [handle, number], "ho_peek": [handle, number, handle, size], "ho_declare": [handle, handle, wide, handle],
             "ho_undeclare": [handle, number],
             "ho_get_storage": [handle, number, handle], "ho_get_counters": [handle, handle],
             "ho_get_runtime_counters": [handle, handle],
@@ -310,6 +310,10 @@ class Runtime:
 
     def evict(self, storage):
         _check(_library.ho_evict(self.handle, storage))
+
+    def forget(self, storage):
+        """Its memory on the device is no longer known by this number."""
+        _check(_library.ho_forget(self.handle, storage))
 
     def peek(self, storage, address, size):
         """Within a step: copies the latest value of a storage of its plan to an address."""

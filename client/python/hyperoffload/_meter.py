@@ -97,3 +97,23 @@ class Meter:
         """Forgets the plain peak."""
         self.sweep()
         self.plain_peak = self.plain_bytes
+
+
+class Loose:
+    """A storage that may leave. held: its number in the runtime, if it has one. used: the call that
+    used it last. stays: PyTorch does not free its memory, or another thread may use it."""
+
+    __slots__ = ("reference", "bytes", "held", "used", "stays")
+
+    def __init__(self, storage, held=None):
+        self.reference = StorageWeakRef(storage)
+        self.bytes = storage.nbytes()
+        self.held = held
+        self.used = -1  # none
+        self.stays = False
+
+    def storage(self):
+        """The storage, or None if PyTorch has freed it."""
+        if self.reference.expired():
+            return None
+        return torch.UntypedStorage._new_with_weak_ptr(self.reference.cdata)

@@ -84,7 +84,7 @@ class Replay:
                 self.displaces = True
             demand.find[held] = functools.partial(self._storage, number)
         for number, storage in present.items():
-            demand.rename(storage, self._held[number])
+            self.displaces = demand.rename(storage, self._held[number]) or self.displaces
         demand.forget_free()
         demand.room(0)
 
@@ -238,6 +238,7 @@ class Replay:
         """Brings what a call takes and the plan does not move."""
         if self._demand.away:
             self._demand.bring([tensor for tensor in tensors if self._number_of(tensor) is None])
+            self._demand.refuses = True  # it may leave again for the plan
 
     def _part(self, call, part, args, kwargs):
         if part.place is None:

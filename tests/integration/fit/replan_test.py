@@ -11,6 +11,7 @@ import unittest
 
 import support  # first: it finds PyTorch and the package
 import torch
+import torch.nn.utils.prune
 
 import hyperoffload
 
@@ -221,6 +222,41 @@ class Replan(support.WithDaemon):
         # PyTorch allocates the copies of the states by itself.
         stats, _ = self.run_both(lambda: Script(after=reload), 14, holds=False)
         self.assertGreaterEqual(stats["planned_steps"], 8, self.summary)
+
+    def test_a_weight_that_gets_another_name_keeps_its_values(self):
+        class Pruned(Script):
+            def train(self, steps):
+                for step in range(steps):
+                    if step == 6:
+                        torch.nn.utils.prune.l1_unstructured(self.model[2][0], "weight", 0.5)
+                    self.optimizer.zero_grad(set_to_none=False)
+                    loss = self.model(torch.randn(64, WIDTH)).square().mean()
+                    loss.backward()
+                    self.optimizer.step()
+                    self.seen.append(loss.item())
+                return self
+
+        for _ in range(4):  # each has the wrong values by chance
+            stats, _ = self.run_both(Pruned, 14, replan="auto", memory="40%", holds=False)
+            self.assertGreaterEqual(stats["planned_steps"], 8, self.summary)  # before and after
+
+    def test_what_a_call_beside_the_plan_takes_leaves_it_room(self):
+        def log(script, step, loss, rows):
+            with torch.no_grad():
+                for kept in script.kept:
+                    script.seen.append((kept * 2).sum().item())
+
+        class Logging(Script):
+            def __init__(self):
+                super().__init__(now_and_then=lambda script, step, loss, rows: step > 3 and log(script, step, loss, rows))
+                self.kept = []
+
+            def train(self, steps):
+                self.kept = [torch.randn(WIDTH, WIDTH) for _ in range(12)]  # made in the run: they may leave
+                return super().train(steps)
+
+        stats, _ = self.run_both(Logging, 12, memory="45%")
+        self.assertLessEqual(stats["peak_allocated_bytes"], stats["budget_bytes"], self.summary)
 
     def test_a_plan_is_made_when_what_was_in_the_way_is_gone(self):
         def reload(script, step):
