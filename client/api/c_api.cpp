@@ -255,7 +255,7 @@ ho_status ho_allocate_among(ho_pool* pool, ho_nearness which, uint64_t bytes, ho
       return Error(Errc::kDeadline, "no node answers: " + arena.error().context());
     }
     if (!arena) return arena.error();
-    *out = new ho_allocation{std::move(arena).value()};
+    *out = new ho_allocation{pool, std::move(arena).value()};
     const std::lock_guard guard(pool->mutex);
     pool->allocations += 1;
     return {};
@@ -263,7 +263,7 @@ ho_status ho_allocate_among(ho_pool* pool, ho_nearness which, uint64_t bytes, ho
 }
 
 void ho_free(ho_pool* pool, ho_allocation* allocation) {
-  if (pool == nullptr || allocation == nullptr) return;
+  if (pool == nullptr || allocation == nullptr || allocation->pool != pool) return;
   {
     const std::lock_guard guard(pool->mutex);
     pool->allocations -= 1;

@@ -148,7 +148,7 @@ ho_status ho_allocate_beside(ho_pool* pool, const ho_flash* flash, uint64_t byte
     auto arena =
         wait_for_memory(*pool, [&] { return pool->pool->allocate_on(flash->flash.node, bytes); });
     if (!arena) return arena.error();
-    *out = new ho_allocation{std::move(arena).value()};
+    *out = new ho_allocation{pool, std::move(arena).value()};
     const std::lock_guard guard(pool->mutex);
     pool->allocations += 1;
     return {};

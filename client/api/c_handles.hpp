@@ -67,6 +67,7 @@ struct ho_pool {
   }
 };
 struct ho_allocation {
+  ho_pool* pool = nullptr;
   std::unique_ptr<ho::client::Arena> arena;
 };
 struct ho_blocks {

@@ -18,14 +18,6 @@ using control::Reply;
 using control::senseless;
 using control::too_many_open;
 
-pb::Request close_request(const Session& session, const std::vector<std::uint64_t>& holds) {
-  pb::Request request;
-  auto* const body = request.mutable_objects_close();
-  control::put_session(session, body);
-  for (const std::uint64_t hold : holds) body->add_holds(hold);
-  return request;
-}
-
 }  // namespace
 
 Result<void> ControlClient::object_publish(const Session& session, const std::string& secret,
@@ -102,14 +94,9 @@ std::future<Result<OpenObjectPart>> ControlClient::object_open(const Session& se
   body->set_driver(access.driver);
   for (const SegmentId segment : access.segments) body->add_segment_ids(segment.value());
   body->set_hold(access.hold);
-  const auto read = [connection = connection_.get(), session,
-                     local = access.driver == "local"](Reply& reply) -> Result<OpenObjectPart> {
+  const auto read = [local = access.driver == "local"](Reply& reply) -> Result<OpenObjectPart> {
     const auto& answer = reply.response.objects_open();
-    if (reply.descriptors_lost) {
-      // Nobody waits for the answer: the end of the session frees it, too.
-      static_cast<void>(connection->start(close_request(session, {answer.hold()}), [](auto) {}));
-      return too_many_open();
-    }
+    if (reply.descriptors_lost) return too_many_open();  // the caller ends the hold, which it has
     auto segments = take_segments(answer.segments(), std::move(reply.descriptors), local);
     if (!segments) return senseless(segments.error().context());
     return OpenObjectPart{answer.hold(), *std::move(segments)};
@@ -119,8 +106,11 @@ std::future<Result<OpenObjectPart>> ControlClient::object_open(const Session& se
 
 std::future<Result<void>> ControlClient::objects_close(const Session& session,
                                                        const std::vector<std::uint64_t>& holds) {
-  return connection_->ask(close_request(session, holds),
-                          [](const Reply&) { return Result<void>(); });
+  pb::Request request;
+  auto* const body = request.mutable_objects_close();
+  control::put_session(session, body);
+  for (const std::uint64_t hold : holds) body->add_holds(hold);
+  return connection_->ask(std::move(request), [](const Reply&) { return Result<void>(); });
 }
 
 Result<std::vector<ObjectInfo>> ControlClient::objects(TimePoint deadline) {

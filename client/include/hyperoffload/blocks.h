@@ -19,14 +19,15 @@
  *
  * Restarts. An upgrade of a node's daemon keeps its blocks, a crash does not. Where systemd starts
  * the daemon and keeps its memory, opened blocks go on in both cases: until the next daemon is
- * there, gets of that node's keys are HO_NOT_FOUND and puts fail. Without that a job has lost the
- * node when its daemon ends. Its keys go to the other nodes that have a store; where none is left,
- * gets are HO_NOT_FOUND and puts HO_UNAVAILABLE. To use the node again, close the blocks, and open
- * them on a new connection (ho_connect).
+ * there, gets of that node's keys are HO_NOT_FOUND, puts and removals fail. Without that a job has
+ * lost the node when its daemon ends. Its keys go to the other nodes that have a store; where none
+ * is left, gets are HO_NOT_FOUND, puts and removals HO_UNAVAILABLE. To use the node again, close
+ * the blocks, and open them on a new connection (ho_connect).
  *
  * A node that does not answer. The first request waits for its deadline. From then on the node's
  * keys are HO_NOT_FOUND at once, also for ho_blocks_match, and puts HO_DEADLINE; every 5 s one
- * request tries, and the node is used again when it answers. Removals always try: HO_DEADLINE.
+ * request tries, and the node is used again when it answers. A removal always asks the node;
+ * HO_DEADLINE if it does not answer in time.
  *
  * Outcomes. Each submitted item has exactly one outcome, whatever fails. If a get is HO_OK, its
  * memory has the bytes that were put for its key: ho_blocks_drain compares a checksum of key and

@@ -114,6 +114,24 @@ TEST_CASE("client: an allocation is spread over both daemons, even a small one")
   ho_free(pool.get(), memory);
 }
 
+TEST_CASE("client: an allocation is freed by its own pool alone") {
+  TwoNodes nodes;
+  const PoolHandle own = connect_pool(nodes.address(0), "auto");
+  const PoolHandle other = connect_pool(nodes.address(0), "auto");
+  ho_allocation* memory = nullptr;
+  REQUIRE(ho_allocate(own.get(), 1 << 20, &memory) == HO_OK);
+  ho_free(other.get(), memory);
+  REQUIRE(nodes.granted_bytes(0) == 2097152);
+  std::vector<std::byte> bytes = pattern(4096, 1);
+  REQUIRE(ho_register(own.get(), bytes.data(), bytes.size()) == HO_OK);
+  std::uint64_t ticket = 0;
+  REQUIRE(ho_put(own.get(), memory, 0, bytes.data(), bytes.size(), &ticket) == HO_OK);
+  CHECK(ho_wait(own.get(), ticket) == HO_OK);
+  CHECK(ho_unregister(own.get(), bytes.data()) == HO_OK);
+  ho_free(own.get(), memory);
+  CHECK(nodes.granted_bytes(0) == 0);
+}
+
 TEST_CASE("client: a pool's room is that of the nodes of a kind, and memory comes from them") {
   TwoNodes nodes;
   const auto room_of = [](ho_pool* pool, ho_nearness which) {
