@@ -14,7 +14,7 @@ import time
 from . import _library
 
 GET, PUT, EXISTS, REMOVE = range(4)
-OK, ALREADY_EXISTS, EXHAUSTED = 0, 3, 7
+OK, NOT_FOUND, ALREADY_EXISTS, EXHAUSTED = 0, 2, 3, 7
 
 
 class _Options(ctypes.Structure):

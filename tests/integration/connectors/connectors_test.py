@@ -80,6 +80,8 @@ def lmcache():
         assert all(future.result(10) == (True, [True]) for future in again)
         assert client.call(native.submit_batch_delete, keys[:2]).result(10) == (True, [True, True])
         assert client.call(native.submit_batch_exists, keys[:3]).result(10)[1] == [False, False, True]
+        # A block that is not there need not be removed.
+        assert client.call(native.submit_batch_delete, keys[:1]).result(10) == (True, [False])
         # A put only reads: buffers may overlap, within a request and between those in flight, and be read-only.
         whole = memoryview(bytearray(content(1) + content(2)))
         parts = [whole[at:at + BLOCK] for at in range(0, BLOCK, 4096)]
@@ -281,6 +283,17 @@ def sglang_full():
     storage.close()
 
 
+def lmcache_lost(native):
+    """A removal that no node has done is not a success."""
+    future, done, end = native.submit_batch_delete(["a", "b"]), [], time.monotonic() + 20
+    while not done:
+        assert time.monotonic() < end, "no completion"
+        done = native.drain_completions()
+        time.sleep(0.01)
+    assert done == [(future, False, "2 of 2 blocks could not be removed", [False, False])], done
+    native.close()
+
+
 def shown():
     done = run("blocks", "ls", "-o", "json")
     assert done.returncode == 0, done
@@ -318,6 +331,8 @@ blocks {{ ddr_bytes: 33554432 }}
         storage, host, keys = sglang()
         shown()
         sglang_full()
+        from hyperoffload.connectors.lmcache import Connector
+        native = Connector(pool=pool, tenant="lost")
         # The node dies: misses, and no exception.
         logging.disable(logging.CRITICAL)
         process.kill()
@@ -325,6 +340,7 @@ blocks {{ ddr_bytes: 33554432 }}
         assert storage.batch_exists(keys) == 0
         assert storage.batch_get_v1(keys, range(8)) == [False] * 8
         assert storage.batch_set_v1(keys, range(8)) == [False] * 8
+        lmcache_lost(native)
         storage.close()
     finally:
         process.kill()

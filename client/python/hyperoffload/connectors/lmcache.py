@@ -16,6 +16,14 @@ import threading
 
 from .. import _blocks
 
+_FAILED = {_blocks.GET: "are not there", _blocks.PUT: "could not be stored", _blocks.REMOVE: "could not be removed"}
+
+
+def _failures(op, statuses):
+    """With how many blocks a request failed: a question cannot fail, and a block that is not there need not be removed."""
+    fine = (_blocks.OK, _blocks.NOT_FOUND) if op == _blocks.REMOVE else (_blocks.OK,)
+    return 0 if op == _blocks.EXISTS else sum(status not in fine for status in statuses)
+
 
 def _place(op, buffer):
     """The bytes of a buffer. A get writes them, and a put only reads: those of a read-only buffer are copied."""
@@ -85,16 +93,12 @@ class Connector:
             out, self._refused = self._refused, []
             for ticket in self._blocks.poll():
                 future, op, _ = self._requests.pop(ticket)
-                outcomes = [status == _blocks.OK for status in self._blocks.take(ticket)]
+                statuses = self._blocks.take(ticket)
                 if future is None:
                     continue
-                asks = op in (_blocks.EXISTS, _blocks.REMOVE)
-                ok = asks or all(outcomes)
-                missing = outcomes.count(False)
-                error = "" if ok else f"{missing} of {len(outcomes)} blocks are not there"
-                if not ok and op == _blocks.PUT:
-                    error = f"{missing} of {len(outcomes)} blocks could not be stored"
-                out.append((future, ok, error, outcomes))
+                failed = _failures(op, statuses)
+                error = f"{failed} of {len(statuses)} blocks {_FAILED[op]}" if failed else ""
+                out.append((future, not failed, error, [status == _blocks.OK for status in statuses]))
             return out
 
     def close(self):
