@@ -6,11 +6,13 @@ Usage: wheel_test.py BUILD SOURCE VERSION DAEMON
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 import unittest
+import zipfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
 import needs  # noqa: E402
@@ -104,6 +106,22 @@ class Wheel(unittest.TestCase):
         others = [path for path in loaded if not path.startswith(str(there.parent)) and not SYSTEM.fullmatch(pathlib.Path(path).name)]
         self.assertEqual(others, [])
         self.assertTrue([path for path in loaded if "/libprotobuf-" in path], loaded)
+
+    def test_it_has_our_license(self):
+        with zipfile.ZipFile(self.wheel) as wheel:
+            (name,) = [name for name in wheel.namelist() if re.fullmatch(r"[^/]*\.dist-info/(licenses/)?LICENSE", name)]
+            self.assertEqual(wheel.read(name), pathlib.Path(SOURCE, "LICENSE").read_bytes())
+
+    def test_a_library_that_is_not_there_is_named(self):
+        build = self.folder / "build"
+        for part in ("client/libhyperoffload.so.0", "tools/hyperoffload/hyperoffload"):
+            (build / part).parent.mkdir(parents=True)
+            shutil.copy(pathlib.Path(BUILD, part), build / part)
+        subprocess.run(["patchelf", "--add-needed", "libabsent.so.1", build / "client/libhyperoffload.so.0"], check=True)
+        done = subprocess.run([f"{SOURCE}/deploy/wheel/make_wheel", build, SOURCE, VERSION, build], capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 1, done)
+        self.assertIn("needs libabsent.so.1", done.stderr)
+        self.assertEqual(list(build.glob("*.whl")), [])
 
     def test_a_script_trains_with_it(self):
         if subprocess.run(["/usr/bin/python3", "-c", "import torch"], check=False, capture_output=True).returncode != 0:
