@@ -76,6 +76,9 @@ def make_others(top):
     folder.mkdir()
     for words, said in ((["node1"], '"node1": no numeric IP address'), (["10.0.0.1", "10.0.0.256"], '"10.0.0.256": no numeric'),
                         (["1::2::3"], '"1::2::3": no numeric'), ([""], '"": no numeric'), (["--help"], '"--help": no numeric'),
+                        (["010.0.0.1"], '"010.0.0.1": no numeric'), (["10.1"], '"10.1": no numeric'), (["1"], '"1": no numeric'),
+                        (["0.0.0.0"], "0.0.0.0: others cannot reach"), (["::"], "::: others cannot reach"),
+                        (["0::0"], "0::0: others cannot reach"),
                         (["10.0.0.1", "10.0.0.2", "10.0.0.1"], "10.0.0.1: this address is there twice"),
                         (["fd00::1", "fd00:0::1"], "fd00:0::1: this address is there twice")):
         done = make(programs, folder, *words)
