@@ -169,7 +169,8 @@ int run(ho::cli::Console& console, const std::string& file, Mode mode) {
 
 int main(int argc, char** argv) {
   ho::open_standard_streams();
-  // It has a line of its own for each string that is not UTF-8, as often as a client likes.
+  // libprotobuf logs a line for each string that is not UTF-8, as often as a client likes. This
+  // silences all its messages; our parsers report their own errors.
   google::protobuf::SetLogHandler(nullptr);
   ho::cli::Program program("hyperoffloadd", "Gives this node's memory and flash to the pool.");
   std::string file;
@@ -188,8 +189,7 @@ int main(int argc, char** argv) {
        "to move to other nodes or to end. The second one hastens the end. SIGHUP applies changes "
        "of log_level, drain_ms, flash_unused_s_max, nodes, access, quotas and tls, and reads the "
        "certificates again; other fields need a restart. Check a configuration as the daemon's "
-       "user: "
-       "root can read files that the daemon cannot.",
+       "user: root can read files that the daemon cannot.",
        {"hyperoffloadd --config node.textproto --check-config"},
        {{ho::cli::kExitDone, "ended by SIGTERM, or the configuration is fine"},
         {ho::cli::kExitNo, "could not start, or failed"},

@@ -81,8 +81,8 @@ Result<std::shared_ptr<const tls::Context>> load_tls_at_start(const DaemonConfig
   auto invalid_now = load_tls(config, tls::Times::kUnchecked);
   if (!invalid_now) return context;
   log(LogLevel::kError,
-      "jobs on this machine go on; peers refuse this node until its certificate is valid and read "
-      "again (SIGHUP)",
+      "jobs on this machine go on; peers refuse this node until its certificates are valid and "
+      "read again (SIGHUP)",
       {{"why", context.error().context()}});
   return invalid_now;
 }

@@ -22,13 +22,14 @@ void warn_of(const Protection& protection);
 /// What others will not like of our certificate. @return empty: nothing.
 [[nodiscard]] std::string find_certificate_fault(const DaemonConfig& config,
                                                  const std::shared_ptr<const tls::Context>& own);
-/// Says it in the log.
+/// Logs what find_certificate_fault() finds.
 void warn_of_certificate(const DaemonConfig& config,
                          const std::shared_ptr<const tls::Context>& own);
-/// Checks those that `etcd` names. @return the same errors.
+/// Checks the TLS files that `etcd` names. @return the errors of load_tls().
 [[nodiscard]] Result<void> check_etcd_tls(const DaemonConfig& config);
-/// Both for a daemon that starts. One that takes over goes on with a certificate that is not valid
-/// now, and without etcd, and says so in the log: its end would cost the jobs their memory.
+/// Does load_tls() and check_etcd_tls() for a daemon that starts. One that takes over goes on with
+/// certificates that are not valid now, and without etcd, and says so in the log: its end would
+/// cost the jobs their memory.
 [[nodiscard]] Result<std::shared_ptr<const tls::Context>> load_tls_at_start(
     const DaemonConfig& config, bool takes_over);
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -94,10 +95,13 @@ Result<void> check_ports(const DaemonConfig& config, const std::set<std::string>
   return {};
 }
 
-/// A daemon that starts looks at them itself: one that takes over goes on where it can.
-Result<void> check_certificates(const DaemonConfig& config) {
-  if (const auto tls = load_tls(config); !tls) return tls.error();
-  return check_etcd_tls(config);
+/// A daemon that starts looks at them itself: one that takes over goes on where it can. @return
+/// what load_tls() does.
+Result<std::shared_ptr<const tls::Context>> check_certificates(const DaemonConfig& config) {
+  auto own = load_tls(config);
+  if (!own) return own;
+  if (const auto etcd = check_etcd_tls(config); !etcd) return etcd.error();
+  return own;
 }
 
 /// As check_machine() and check_start(), beside the running daemon, whose configuration is `now`.
@@ -105,7 +109,7 @@ Result<void> check_certificates(const DaemonConfig& config) {
 Result<void> check_follower(const DaemonConfig& next, const DaemonConfig& now,
                             const HeldPages& held) {
   if (auto able = check_machine(next, held); !able) return able;
-  if (auto usable = check_certificates(next); !usable) return usable;
+  if (const auto usable = check_certificates(next); !usable) return usable.error();
   if (auto socket = check_socket(next.unix_socket); !socket) {
     return next.at_field("unix_socket", socket.error().at("unix_socket"));
   }
@@ -132,8 +136,9 @@ Result<void> check_machine(const DaemonConfig& config, const HeldPages& held) {
 }
 
 Result<void> check_start(const DaemonConfig& config, StartNotes& notes) {
-  if (auto usable = check_certificates(config); !usable) return usable;
-  if (const auto tls = load_tls(config)) notes.warning = find_certificate_fault(config, *tls);
+  const auto tls = check_certificates(config);
+  if (!tls) return tls.error();
+  notes.warning = find_certificate_fault(config, *tls);
   if (auto socket = check_socket(config.unix_socket); !socket) {
     return config.at_field("unix_socket", socket.error().at("unix_socket"));
   }

@@ -117,7 +117,7 @@ Result<void> check_files(const Files& files) {
   auto chain = show(handle.get(), files);
   if (!chain) return chain.error();
   if (auto trusted = trust(handle.get(), files); !trusted) return trusted;
-  // Who issued it is the server's affair: its clients' authority may be another than its own.
+  // The server decides on the issuer: its clients' authority may be another than its own.
   X509_STORE* const store = SSL_CTX_get_cert_store(handle.get());
   X509_STORE_add_cert(store, chain->front().get());
   X509_STORE_set_flags(store, X509_V_FLAG_PARTIAL_CHAIN);

@@ -12,7 +12,7 @@ struct ssl_ctx_st;
 
 namespace ho::tls {
 
-/// Whether the own certificate must be valid at this time.
+/// Whether our certificate and those that issued it must be valid now.
 enum class Times : std::uint8_t { kChecked, kUnchecked };
 
 /// A certificate, its key and the authority that peers are checked with, ready for connections at
@@ -21,11 +21,11 @@ enum class Times : std::uint8_t { kChecked, kUnchecked };
 class Context {
  public:
   /// Reads and checks the files.
+  /// @param times  kUnchecked: certificates that have expired, or are not valid yet, are taken,
+  /// too. Peers refuse them.
   /// @return kNotFound, kPermissionDenied (also for a key that others can read), kInvalidArgument
-  /// (no PEM, a key of another certificate, expired, issued by another authority, no role). The
-  /// text names the file and the remedy.
-  /// @param times  kUnchecked: an own certificate that has expired, or is not valid yet, is taken,
-  /// too. Peers refuse it.
+  /// (no PEM, a key of another certificate, issued by another authority, no role; with kChecked
+  /// also expired, or not valid yet). The text names the file and the remedy.
   [[nodiscard]] static Result<std::shared_ptr<const Context>> load(const Files& files,
                                                                    Times times = Times::kChecked);
   ~Context();

@@ -98,6 +98,9 @@ class HttpServer::Connection : public std::enable_shared_from_this<HttpServer::C
     read();
   }
 
+  /// Its request has not come yet.
+  [[nodiscard]] bool is_reading() const { return answer_.empty(); }
+
   void close() {
     std::error_code ignored;
     timer_.cancel();
@@ -193,13 +196,19 @@ void HttpServer::serve() {
     socket.assign(asio::generic::stream_protocol(own.ss_family, 0), fd.get(), error);
     if (error) continue;
     static_cast<void>(fd.release());
-    // Idle ones must not shut others out.
-    if (connections_.size() >= options_.connections_max) connections_.front()->close();
+    if (connections_.size() >= options_.connections_max) close_one();
     const auto connection = std::make_shared<Connection>(*this, std::move(socket));
     connections_.push_back(connection);
     connection->start();
   }
   accept();
+}
+
+/// Makes room for another: idle ones must not shut it out.
+void HttpServer::close_one() {
+  const auto idle = std::find_if(connections_.begin(), connections_.end(),
+                                 [](const auto& one) { return one->is_reading(); });
+  (idle != connections_.end() ? *idle : connections_.front())->close();
 }
 
 /// @param head  the request line and the headers, without the empty line behind them.

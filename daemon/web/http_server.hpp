@@ -31,7 +31,8 @@ class HttpServer {
   /// @param path  without its query.
   using Handler = std::function<Answer(std::string_view path)>;
   struct Options {
-    std::size_t connections_max = 64;  ///< the oldest of more is closed
+    /// Where there are more, one is closed: the oldest that has not asked, else the oldest.
+    std::size_t connections_max = 64;
     std::size_t head_bytes_max = 8 * 1024;
     std::chrono::milliseconds time_max{5000};  ///< for a request, and for its answer
     /// Refuses requests whose Host is not this machine's loopback: a page of another site, whose
@@ -54,6 +55,7 @@ class HttpServer {
 
   void accept();
   void serve();
+  void close_one();
   [[nodiscard]] std::string answer_to(std::string_view head) const;
 
   asio::io_context& io_;

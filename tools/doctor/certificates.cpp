@@ -15,17 +15,19 @@ constexpr auto kSoon = std::chrono::hours(24 * 30);
 constexpr const char* kIssue =
     "hyperoffload ca issue makes certificates; a running daemon reads new files at SIGHUP";
 
+/// @param issue  what to do about a certificate that peers would refuse.
+Check refused(const char* name, const Error& error, const char* issue) {
+  const bool forbidden = error.code() == Errc::kPermissionDenied;
+  return {name, State::kFailed, error.context(),
+          forbidden ? "Only the daemon's user must read the key; run this as that user" : issue};
+}
+
 }  // namespace
 
 std::optional<Check> check_certificates(const DaemonConfig& config) {
   if (!config.tls) return std::nullopt;
   const auto context = tls::Context::load(*config.tls);
-  if (!context) {
-    const bool forbidden = context.error().code() == Errc::kPermissionDenied;
-    return Check{
-        "tls", State::kFailed, context.error().context(),
-        forbidden ? "Only the daemon's user must read the key; run this as that user" : kIssue};
-  }
+  if (!context) return refused("tls", context.error(), kIssue);
   const tls::CertificateFacts& facts = (*context)->facts();
   if (facts.role != tls::Role::kDaemon) {
     return Check{"tls", State::kFailed, "the certificate is for a " + (*context)->own().text(),
@@ -38,6 +40,13 @@ std::optional<Check> check_certificates(const DaemonConfig& config) {
     return Check{"tls", State::kWarning, found, kIssue};
   }
   return Check{"tls", State::kOk, found, ""};
+}
+
+std::optional<Check> check_etcd_files(const DaemonConfig& config) {
+  if (!config.etcd || !config.etcd->tls) return std::nullopt;
+  const auto usable = tls::check_files(*config.etcd->tls);
+  if (usable) return Check{"etcd", State::kOk, config.etcd->tls->certificate, ""};
+  return refused("etcd", usable.error(), "Ask the administrators of etcd for a certificate");
 }
 
 }  // namespace ho::doctor

@@ -54,6 +54,7 @@ int run_doctor(Console& console, const std::string& config_file) {
     listening = doctor::check_listening(*config);
     if (auto whole = doctor::check_by_daemon(config_file)) listening.push_back(std::move(*whole));
     if (auto tls = doctor::check_certificates(*config)) listening.push_back(std::move(*tls));
+    if (auto etcd = doctor::check_etcd_files(*config)) listening.push_back(std::move(*etcd));
   }
   std::vector<Check> checks = doctor::check_machine(doctor::read_machine(), needs);
   checks.insert(checks.end(), listening.begin(), listening.end());

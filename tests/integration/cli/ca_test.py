@@ -119,13 +119,13 @@ class Authority(unittest.TestCase):
         self.issue("daemon", "brief", "--address", "127.0.0.1", "--days", "7")
         self.issue("job", "trainer")
 
-        def check(name):
+        def check(name, block="tls", endpoint=""):
             files = self.ca / name
             config = self.folder / "config"
-            config.write_text(f'ddr_bytes: 67108864 segment_bytes: 8388608 unix_socket: "{self.folder}/s" tls {{ certificate: '
+            config.write_text(f'ddr_bytes: 67108864 segment_bytes: 8388608 unix_socket: "{self.folder}/s" {block} {{ {endpoint} certificate: '
                               f'"{files}/node.crt" key: "{files}/node.key" authority: "{files}/ca.crt" }}')
             checks = json.loads(run("doctor", "--config", config, "-o", "json").stdout)["checks"]
-            return next(each for each in checks if each["name"] == "tls")
+            return next(each for each in checks if each["name"] == block)
 
         self.assertEqual((check("node1")["state"], check("node1")["fix"]), ("ok", ""))
         self.assertEqual(check("brief")["state"], "warning")
@@ -134,6 +134,10 @@ class Authority(unittest.TestCase):
         (self.ca / "node1/node.key").chmod(0o644)
         self.assertEqual(check("node1")["state"], "failed")
         self.assertIn("chmod 0600", check("node1")["found"])
+        endpoint = 'endpoints: "https://127.0.0.1:2379"'
+        self.assertEqual(check("trainer", "etcd", endpoint)["state"], "ok")
+        self.assertEqual(check("node1", "etcd", endpoint)["state"], "failed")
+        self.assertIn("chmod 0600", check("node1", "etcd", endpoint)["found"])
 
 
 if __name__ == "__main__":

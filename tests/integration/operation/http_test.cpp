@@ -19,7 +19,10 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// A server with one page, "/page", on a thread of its own.
+/// More than the buffers of a connection: it is being answered until the peer has read.
+constexpr std::size_t kLargeBytes = 32U << 20U;
+
+/// A server with the pages "/page" and "/large" on a thread of its own.
 class Served {
  public:
   explicit Served(const HttpServer::Options& options)
@@ -28,6 +31,9 @@ class Served {
         server_(
             io_,
             [](std::string_view path) {
+              if (path == "/large") {
+                return HttpServer::Answer{"text/plain", std::string(kLargeBytes, 'x')};
+              }
               if (path != "/page") return HttpServer::Answer{};
               return HttpServer::Answer{"text/plain", "hello"};
             },
@@ -60,9 +66,11 @@ class Served {
   static std::string answer_of(const UniqueFd& socket) {
     std::string out;
     const bool ended = test::eventually(milliseconds(20'000), [&] {
-      char part[4096];
-      const ssize_t got = ::recv(socket.get(), part, sizeof part, MSG_DONTWAIT);
-      if (got > 0) out.append(part, static_cast<std::size_t>(got));
+      char part[65536];
+      ssize_t got = 0;
+      while ((got = ::recv(socket.get(), part, sizeof part, MSG_DONTWAIT)) > 0) {
+        out.append(part, static_cast<std::size_t>(got));
+      }
       return got == 0 || (got < 0 && errno != EAGAIN);
     });
     REQUIRE(ended);
@@ -145,6 +153,29 @@ TEST_CASE("http: peers that ask nothing do not shut out one that does") {
   CHECK(begins(served.ask(get("/page", "localhost")), "HTTP/1.1 200 OK\r\n"));
   Served::send(second, get("/page", "localhost"));
   CHECK(begins(Served::answer_of(second), "HTTP/1.1 200 OK\r\n"));
+}
+
+TEST_CASE("http: one that is being answered makes room only where all are") {
+  HttpServer::Options options;
+  options.connections_max = 2;
+  options.time_max = std::chrono::minutes(10);
+  const Served served(options);
+  const auto ask_for_large = [&] {
+    UniqueFd socket = served.connect();
+    Served::send(socket, get("/large", "localhost"));
+    char first = 0;
+    REQUIRE(test::eventually(milliseconds(20'000), [&] {
+      return ::recv(socket.get(), &first, 1, MSG_DONTWAIT | MSG_PEEK) == 1;
+    }));
+    return socket;
+  };
+  const UniqueFd oldest = ask_for_large();
+  const UniqueFd silent = served.connect();
+  const UniqueFd next = ask_for_large();
+  CHECK(Served::answer_of(silent).empty());
+  CHECK(begins(served.ask(get("/page", "localhost")), "HTTP/1.1 200 OK\r\n"));
+  CHECK(Served::answer_of(oldest).size() < kLargeBytes);
+  CHECK(Served::answer_of(next).size() > kLargeBytes);
 }
 
 }  // namespace
