@@ -77,8 +77,8 @@ its tensors if it was in a step.
 
 Environment: HYPEROFFLOAD_LIBRARY is the path of libhyperoffload.so.0, HYPEROFFLOAD_COMMAND that of
 the command `hyperoffload`, where the package does not have them, and the loader and the path do not
-find them. HYPEROFFLOAD_TLS is the
-folder of the job's certificate (node.crt, node.key, ca.crt), for pools that are reached over TCP.
+find them. HYPEROFFLOAD_TLS is the folder of the job's certificate (node.crt, node.key, ca.crt), for
+pools that are reached over TCP.
 HYPEROFFLOAD_REPAIR_AFTER_MS: so long after a node is lost, values of fit(copies=2) that had a copy
 there get another; 60000 if it is not set.
 """

@@ -171,7 +171,8 @@ TEST_CASE("client faults: a killed daemon ends the job within 2 s, naming node a
   }
 }
 
-TEST_CASE("client faults: a job whose memory is refused first learns that it was evicted") {
+TEST_CASE(
+    "client faults: a job learns that it was evicted, also where its memory is refused first") {
   TwoNodes nodes({.nodes = 1});
   const PoolHandle pool = connect_pool(nodes.address(0), "local");
   PlannedJob job(pool.get(), some_schedule(7), 7);
@@ -352,7 +353,7 @@ TEST_CASE("client faults: a job whose only node is gone uses it again when it is
   memory.arena = arena.data();
   memory.arena_bytes = arena.size();
   ho_runtime* runtime = nullptr;
-  CHECK(ho_open(pool.get(), &memory, &runtime) == HO_OK);
+  CHECK(test::eventually(60s, [&] { return ho_open(pool.get(), &memory, &runtime) == HO_OK; }));
   ho_close(runtime);
 }
 
