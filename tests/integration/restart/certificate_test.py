@@ -64,7 +64,7 @@ def one_that_takes_over_goes_on(pool):
         node.kill()
         assert node.exits == [-signal.SIGKILL], node.exits
         assert node.segments() == before and len(node.sessions()) == 1
-        pool.says("peers refuse this node until its certificate is valid")
+        pool.says("peers refuse this node until its certificates are valid")
         pool.says("the list of nodes waits for the files of etcd to be mended")
         told = pool.dial()
         assert told.returncode == 4 and "has expired" in told.stderr, told
