@@ -21,10 +21,10 @@ _KINDS = ("ACTIVATION", "WEIGHT", "GRADIENT", "OPTIMIZER_STATE", "KV_CACHE", "IN
 
 
 def command():
-    """The path of the `hyperoffload` command: beside the package, HYPEROFFLOAD_COMMAND, or the one on the path."""
-    beside = pathlib.Path(__file__).parent / "hyperoffload"
-    if beside.exists():
-        return str(beside)
+    """The path of the `hyperoffload` command: in the package, HYPEROFFLOAD_COMMAND, or the one on the path."""
+    own = pathlib.Path(__file__).parent / "hyperoffload"
+    if own.exists():
+        return str(own)
     found = os.environ.get("HYPEROFFLOAD_COMMAND") or shutil.which("hyperoffload")
     if found is None:
         raise FileNotFoundError("the command `hyperoffload` is not on the path; set "

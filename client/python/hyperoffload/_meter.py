@@ -1,4 +1,4 @@
-"""Counts the bytes of tensor storages that a job holds at a time."""
+"""Tensor storages of a job: the bytes that they hold at a time, and what is known of each that may leave."""
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef

@@ -62,8 +62,8 @@ class Readers:
             if replay is None or not replay.fill(tensors, None if original.__name__ == "numpy" else after):
                 self._leave_step(f"{original.__name__}() of a tensor that is away")
                 self._demand.bring(tensors)
-                if original.__name__ == "__deepcopy__":  # which makes the copy's memory without an operator
-                    self._demand.room(storage_of(tensor).nbytes())
+            if original.__name__ == "__deepcopy__":  # which makes the copy's memory without an operator
+                self._demand.room(storage_of(tensor).nbytes())
             return original(tensor, *args, **kwargs)
 
     def _naming(self, original, tensor, *args, **kwargs):

@@ -382,6 +382,7 @@ class Replay:
         """Within a step: brings values for a method that reads memory, until the stack `after` ends. None: it
         keeps the memory; then returns False if a value is away."""
         self._end_op()
+        self._bring(tensors)
         return self._beside.fill(tensors, after)
 
     def _goes_on(self):

@@ -258,6 +258,39 @@ class Replan(support.WithDaemon):
         stats, _ = self.run_both(Logging, 12, memory="45%")
         self.assertLessEqual(stats["peak_allocated_bytes"], stats["budget_bytes"], self.summary)
 
+    def test_values_that_are_not_the_plans_are_read_within_a_step(self):
+        def read(script, step, loss, rows):
+            if step == 0:
+                script.kept = [torch.randn(WIDTH, WIDTH) for _ in range(12)]  # made in the run: they may leave
+            script.seen.append([kept.tolist()[0][0] for kept in script.kept])
+
+        stats, _ = self.run_both(lambda: Script(now_and_then=read), 10, memory="45%", holds=False)
+        self.assertGreaterEqual(stats["planned_steps"], 6, self.summary)
+
+    def test_a_deep_copy_between_steps_has_room(self):
+        def keep(script, step):
+            script.best = copy.deepcopy(script.model.state_dict())  # the last one is gone only afterwards
+
+        for replan in ("once", "never"):
+            stats, _ = self.run_both(lambda: Script(after=keep), 8, replan=replan, memory="70%", holds=False)
+            self.assertLessEqual(stats["peak_allocated_bytes"], stats["budget_bytes"], self.summary)
+
+    def test_weights_that_are_not_the_plans_leave_again_within_a_step(self):
+        class Replacing(Script):
+            def train(self, steps):
+                for _ in range(steps):
+                    loss = self.model(torch.randn(64, WIDTH)).square().mean()
+                    self.optimizer.zero_grad(set_to_none=True)
+                    loss.backward()
+                    for weight in self.model.parameters():
+                        weight.data = weight.data - 1e-3 * weight.grad
+                    self.optimizer.step()
+                    self.seen.append(loss.item())
+                return self
+
+        stats, _ = self.run_both(Replacing, 12, memory="25%", holds=False)
+        self.assertLessEqual(stats["peak_allocated_bytes"], 1.05 * stats["budget_bytes"], self.summary)
+
     def test_a_plan_is_made_when_what_was_in_the_way_is_gone(self):
         def reload(script, step):
             if step == 4:
