@@ -1,8 +1,6 @@
 #include <hyperoffload/blocks.h>
 #include <hyperoffload/hyperoffload.h>
 #include <hyperoffload/objects.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -15,11 +13,11 @@
 #include <vector>
 
 #include "common/base/prng.hpp"
-#include "common/base/unique_fd.hpp"
 #include "proto/files/convert.hpp"
 #include "tests/integration/client/planned_job.hpp"
 #include "tests/integration/client/two_nodes.hpp"
 #include "tests/sim/job/random_schedule.hpp"
+#include "tests/support/few_files.hpp"
 #include "tests/unit/analyzer/graphs.hpp"
 #include "tools/analyzer/analyzer.hpp"
 
@@ -188,16 +186,11 @@ TEST_CASE("client: a job at its limit of open files gets no more memory, and kee
   REQUIRE(ho_put(pool.get(), memory, 0, bytes.data(), bytes.size(), &ticket) == HO_OK);
   REQUIRE(ho_wait(pool.get(), ticket) == HO_OK);
   const std::uint64_t granted = nodes.granted_bytes(0);
-  rlimit usual{};
-  REQUIRE(::getrlimit(RLIMIT_NOFILE, &usual) == 0);
-  const UniqueFd lowest(::dup(STDERR_FILENO));
+  const std::uint64_t segments = 4 + test::FewFiles::kSpare;  // of 2 MiB each
   ho_allocation* refused = nullptr;
   for (const int more : {0, 1, 2}) {
-    const rlimit few{static_cast<rlim_t>(lowest.get() + 1 + more), usual.rlim_max};
-    REQUIRE(::setrlimit(RLIMIT_NOFILE, &few) == 0);
-    const ho_status status = ho_allocate(pool.get(), 8U << 20U, &refused);  // four segments
-    REQUIRE(::setrlimit(RLIMIT_NOFILE, &usual) == 0);
-    CHECK(status == HO_EXHAUSTED);
+    const test::FewFiles few(more);
+    CHECK(ho_allocate(pool.get(), segments << 21U, &refused) == HO_EXHAUSTED);
     CHECK_THAT(ho_last_error(), Catch::Contains("ulimit -n"));
   }
   CHECK(test::eventually(std::chrono::seconds(20),
@@ -206,7 +199,7 @@ TEST_CASE("client: a job at its limit of open files gets no more memory, and kee
   CHECK(ho_wait(pool.get(), ticket) == HO_OK);
   CHECK(received == bytes);
   ho_free(pool.get(), memory);
-  REQUIRE(ho_allocate(pool.get(), 8U << 20U, &memory) == HO_OK);
+  REQUIRE(ho_allocate(pool.get(), segments << 21U, &memory) == HO_OK);
   ho_free(pool.get(), memory);
 }
 

@@ -1,6 +1,5 @@
 // FrameChannel over a socket pair: the effect of reaching each limit.
 #include <fcntl.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -10,6 +9,7 @@
 #include <optional>
 
 #include "proto/control/frame_channel.hpp"
+#include "tests/support/few_files.hpp"
 
 namespace ho {
 
@@ -209,25 +209,19 @@ TEST_CASE("channel: a frame whose descriptors this process cannot open comes wit
   Pair pair(options);
   const UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   pair.write(frame_of("none"));
-  pair.write(frame_of("three", 3), {null.get(), null.get(), null.get()});
+  const std::vector<int> many(test::FewFiles::kSpare + 3, null.get());
+  pair.write(frame_of("many", static_cast<std::uint32_t>(many.size())), many);
   pair.write(frame_of("one", 1), {null.get()});
   {
-    // Room for one more: open files are numbered from the lowest free number on.
-    const UniqueFd lowest(::dup(null.get()));
-    rlimit usual{};
-    REQUIRE(::getrlimit(RLIMIT_NOFILE, &usual) == 0);
-    const auto allowed = static_cast<rlim_t>(lowest.get()) + 2;
-    const rlimit few{allowed, usual.rlim_max};
-    REQUIRE(::setrlimit(RLIMIT_NOFILE, &few) == 0);
+    const test::FewFiles one_more(1);
     const auto end = std::chrono::steady_clock::now() + milliseconds(5000);
     while (pair.frames.size() < 3 && std::chrono::steady_clock::now() < end) {
       pair.run(milliseconds(5));
     }
-    REQUIRE(::setrlimit(RLIMIT_NOFILE, &usual) == 0);
   }
   REQUIRE(pair.frames.size() == 3);
   CHECK_FALSE(pair.frames[0].descriptors_lost);
-  CHECK(pair.frames[1].payload == "three");
+  CHECK(pair.frames[1].payload == "many");
   CHECK(pair.frames[1].descriptors_lost);
   CHECK(pair.frames[1].descriptors.empty());
   CHECK_FALSE(pair.frames[2].descriptors_lost);

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <stdexcept>
+
+#include "common/base/unique_fd.hpp"
+#include "tests/support/seeds.hpp"
+
+namespace ho::test {
+
+/// While it lives, this process can open `more` files, and kSpare besides. Files that others close
+/// in the meantime come on top.
+class FewFiles {
+ public:
+  /// The undefined-behaviour sanitizer opens pipes to see whether an object's memory is there.
+#ifdef HO_TEST_SANITIZED
+  static constexpr int kSpare = 8;
+#else
+  static constexpr int kSpare = 0;
+#endif
+
+  explicit FewFiles(int more) {
+    // Files are numbered from the lowest free number on.
+    const UniqueFd lowest(::dup(STDERR_FILENO));
+    if (!lowest.valid() || ::getrlimit(RLIMIT_NOFILE, &usual_) != 0)
+      throw std::runtime_error("no limit of files");
+    set(static_cast<rlim_t>(lowest.get() + more + kSpare));
+  }
+  ~FewFiles() { set(usual_.rlim_cur); }
+  FewFiles(const FewFiles&) = delete;
+  FewFiles& operator=(const FewFiles&) = delete;
+
+ private:
+  void set(rlim_t files) const {
+    const rlimit limit{files, usual_.rlim_max};
+    (void)::setrlimit(RLIMIT_NOFILE, &limit);
+  }
+
+  rlimit usual_{};
+};
+
+}  // namespace ho::test
