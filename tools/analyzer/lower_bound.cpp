@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -35,9 +36,27 @@ class Bound {
     std::uint32_t to;
     double stall;
   };
-  using Timed = std::vector<std::pair<std::uint32_t, double>>;  ///< by a distance: bytes
+  /// A value that may be missing now.
+  struct Missing {
+    std::int64_t at;  // of its next use, or of the op that wrote it
+    double bytes;
+    std::uint32_t last;
+  };
+  /// Those at a position, in order of `at`. Positions only grow.
+  class ByTime {
+   public:
+    void add(const Missing& each) { fresh_.push_back(each); }
+    /// The values that are still missing at m.
+    const std::vector<Missing>& at(std::uint32_t m);
+
+   private:
+    std::vector<Missing> sorted_;
+    std::vector<Missing> fresh_;  // since the last call
+    std::vector<Missing> merged_;
+  };
   /// Positions beyond the budget, or the fullest ones of them.
   [[nodiscard]] std::vector<std::uint32_t> peaks();
+  void add(const Absence& each);
   void windows_of(std::uint32_t m, double read_rate, double write_rate);
   void keep(std::uint32_t from, std::uint32_t to, double stall);
   [[nodiscard]] double disjoint_sum(std::uint32_t cut) const;
@@ -45,12 +64,34 @@ class Bound {
   const Lifetimes& life_;
   std::uint32_t n_;
   const Excess& excess_;
-  std::vector<double> begin_;    // compute time before each position, over two steps
-  std::vector<Absence> active_;  // those at the position that is looked at
-  Timed due_;                    // scratch: by next use, 1 .. N positions away
-  Timed stored_;                 // scratch: by age of the value, 1 .. N positions
+  std::vector<double> begin_;  // compute time before each position, over two steps
+  ByTime due_;                 // by next use, 1 .. N positions away
+  ByTime written_;             // values without a copy at home
   std::vector<Window> windows_;
 };
+
+const std::vector<Bound::Missing>& Bound::ByTime::at(std::uint32_t m) {
+  const auto gone = [m](const Missing& each) { return each.last < m; };
+  const auto before = [](const Missing& a, const Missing& b) { return a.at < b.at; };
+  std::erase_if(sorted_, gone);
+  std::erase_if(fresh_, gone);
+  if (fresh_.empty()) return sorted_;
+  std::sort(fresh_.begin(), fresh_.end(), before);
+  merged_.resize(sorted_.size() + fresh_.size());
+  std::merge(sorted_.begin(), sorted_.end(), fresh_.begin(), fresh_.end(), merged_.begin(), before);
+  sorted_.swap(merged_);
+  fresh_.clear();
+  return sorted_;
+}
+
+void Bound::add(const Absence& each) {
+  const Gap& gap = life_.gaps[each.gap];
+  const auto bytes = static_cast<double>(life_.bytes[gap.storage]);
+  // The second part of a gap that wraps lies in the step after the one that the gap began in.
+  const std::int64_t lap = gap.wraps && each.first <= gap.from ? n_ : 0;
+  due_.add({gap.to - lap, bytes, each.last});
+  if (gap.version != kHomeVersion) written_.add({gap.written - lap, bytes, each.last});
+}
 
 void Bound::keep(std::uint32_t from, std::uint32_t to, double stall) {
   if (stall > 0) windows_.push_back({from, to, stall});
@@ -58,40 +99,32 @@ void Bound::keep(std::uint32_t from, std::uint32_t to, double stall) {
 
 /// Every window that begins (fetches) or ends (write-backs) at m.
 void Bound::windows_of(std::uint32_t m, double read_rate, double write_rate) {
-  due_.clear();
-  stored_.clear();
-  double absent = 0;
-  double dirty = 0;
-  for (const Absence& each : active_) {
-    const Gap& gap = life_.gaps[each.gap];
-    std::int64_t at = m;
-    if (gap.wraps && at <= gap.from) at += n_;
-    const auto bytes = static_cast<double>(life_.bytes[gap.storage]);
-    due_.emplace_back(static_cast<std::uint32_t>(gap.to - at), bytes);
-    absent += bytes;
-    if (gap.version == kHomeVersion) continue;
-    stored_.emplace_back(static_cast<std::uint32_t>(std::min<std::int64_t>(at - gap.written, n_)),
-                         bytes);
-    dirty += bytes;
-  }
-  std::sort(due_.begin(), due_.end());
-  std::sort(stored_.begin(), stored_.end());
+  const std::vector<Missing>& due = due_.at(m);
+  const std::vector<Missing>& written = written_.at(m);
+  const auto sum = [](const std::vector<Missing>& all) {
+    return std::accumulate(all.begin(), all.end(), 0.0,
+                           [](double bytes, const Missing& each) { return bytes + each.bytes; });
+  };
+  const double absent = sum(due);
+  const double dirty = sum(written);
   const double excess = excess_.bytes[m];
   double later = absent;
   double best = 0;
-  for (const auto& [d, bytes] : due_) {
+  for (const Missing& each : due) {
     if (read_rate == 0) break;
-    later -= bytes;
-    const double stall = (excess - later) / read_rate - (begin_[m + d] - begin_[m]);
-    if (stall > best) keep(m, m + d, best = stall);
+    later -= each.bytes;
+    const auto end = static_cast<std::uint32_t>(each.at);
+    const double stall = (excess - later) / read_rate - (begin_[end] - begin_[m]);
+    if (stall > best) keep(m, end, best = stall);
   }
   // Values older than i need no Store after i; clean ones never do.
   double older = dirty;
   best = 0;
-  for (const auto& [age, bytes] : stored_) {
+  for (auto each = written.rbegin(); each != written.rend(); ++each) {
     if (write_rate == 0) break;
-    older -= bytes;
+    older -= each->bytes;
     const double free = absent - dirty + older;
+    const auto age = static_cast<std::uint32_t>(std::min<std::int64_t>(m - each->at, n_));
     const std::uint32_t end = m + n_;
     const double compute = begin_[end] - begin_[end - age + 1];
     const double stall = (excess - free) / write_rate - compute;
@@ -143,8 +176,7 @@ std::vector<std::uint32_t> Bound::peaks() {
 double Bound::stall_ns(double read_rate, double write_rate) {
   auto next = excess_.absences.begin();
   for (const std::uint32_t m : peaks()) {
-    for (; next != excess_.absences.end() && next->first <= m; ++next) active_.push_back(*next);
-    std::erase_if(active_, [m](const Absence& each) { return each.last < m; });
+    for (; next != excess_.absences.end() && next->first <= m; ++next) add(*next);
     windows_of(m, read_rate, write_rate);
   }
   if (windows_.empty()) return 0;
