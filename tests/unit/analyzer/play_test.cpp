@@ -65,6 +65,27 @@ TEST_CASE("play: only the idle value whose next use is furthest leaves") {
   CHECK(moved(first_first, *second_leaves) == std::vector<std::uint32_t>{1});
 }
 
+TEST_CASE("play: ends once steps repeat, with what further ones would give") {
+  // The link takes longer than the ops: the first steps differ from those that follow.
+  const Stage stage(three_values({2, 1, 0}), test::one_tier(100'000'000));
+  const auto ended = stage.pass(2000, 100);
+  REQUIRE(ended.has_value());
+  CHECK(ended->steps < 10);
+  CHECK(ended->steps > 3);
+  int alike = 0;
+  for (int steps = 4; steps <= ended->steps; ++steps) {
+    const auto shorter = stage.pass(2000, steps);
+    REQUIRE(shorter.has_value());
+    CHECK(shorter->steps == steps);
+    const bool equal = shorter->step_ns == ended->step_ns &&
+                       shorter->decisions.fetch_from == ended->decisions.fetch_from &&
+                       shorter->decisions.leave_by == ended->decisions.leave_by;
+    CHECK(equal == (steps == ended->steps));
+    alike += equal ? 1 : 0;
+  }
+  CHECK(alike == 1);
+}
+
 TEST_CASE("play: a step whose values have room moves nothing and waits for nothing") {
   const Stage stage(three_values({2, 1, 0}), test::one_tier(1'000'000'000));
   const auto played = stage.pass(3000);

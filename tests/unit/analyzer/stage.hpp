@@ -28,11 +28,12 @@ struct Stage {
     return {life, durations, tiers, tier_of, at_home};
   }
   /// Runs one pass without knowledge of earlier ones.
-  [[nodiscard]] std::optional<analyzer::Played> pass(std::uint64_t target_bytes) const {
+  [[nodiscard]] std::optional<analyzer::Played> pass(std::uint64_t target_bytes,
+                                                     int steps = 4) const {
     const analyzer::PlayedStep step = analyzer::played_step(input(), 0);
     return analyzer::play(
         input(), step,
-        {room(target_bytes), 4, step.candidates, {}, {}, no_limit(), {}, {}, {}, {}});
+        {room(target_bytes), steps, step.candidates, {}, {}, no_limit(), {}, {}, {}, {}});
   }
   [[nodiscard]] std::vector<std::int64_t> room(std::uint64_t bytes) const {
     return std::vector<std::int64_t>(life.positions, static_cast<std::int64_t>(bytes));

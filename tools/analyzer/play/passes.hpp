@@ -18,7 +18,7 @@ struct PassOptions {
   int waits_avoided = 0;      ///< so many of the longest waits, by other passes
   bool fewest_bytes = false;  ///< one more pass at last, in which what has room stays
   int passes_max = 6;
-  int steps = 12;                               ///< per pass
+  int steps = 12;                               ///< per pass, at most
   const std::vector<GapRule>* rules = nullptr;  ///< per gap; null: none. Outlives the call
 };
 

@@ -25,6 +25,7 @@ Play::Play(const Problem& input, const PlayedStep& step, const PlayOptions& opti
       life_(input.lifetimes),
       step_(step),
       options_(options),
+      steps_(options.steps),
       n_(life_.positions),
       room_bytes_(at_least(options.room_bytes, life_.working_set)),
       stays_(life_.bytes.size()),
@@ -188,7 +189,7 @@ bool Play::make_room(const Request& request, std::int64_t until) {
 void Play::commit(std::uint32_t s) {
   Stay& stay = stays_[s];
   const std::uint32_t g = std::exchange(stay.left, kNone);
-  if (g == kNone || at_ < n_ * (options_.steps - 1)) return;
+  if (g == kNone || at_ < n_ * (steps_ - 1)) return;
   if (stay.arrived_ns == now_ns_) out_.waited_ns[g] = now_ns_ - last_done_ns_;
   const Gap& gap = life_.gaps[g];
   const std::int64_t frame = (at_ - gap.to) * kMoments;
@@ -398,16 +399,58 @@ void Play::pass_gates() {
   }
 }
 
+/// All that decides how the play goes on, in positions and time from now.
+std::vector<std::int64_t> Play::state() const {
+  std::vector<std::int64_t> out;
+  const auto add = [&out](auto value) { out.push_back(static_cast<std::int64_t>(value)); };
+  for (const Stay& stay : stays_) {
+    for (const auto part :
+         {static_cast<int>(stay.where), static_cast<int>(stay.ddr), static_cast<int>(stay.queued),
+          static_cast<int>(stay.on_flash), static_cast<int>(stay.has_slot),
+          static_cast<int>(stay.copy_used), static_cast<int>(stay.droppable)}) {
+      add(part);
+    }
+    if (stay.where == Where::kNowhere) continue;
+    for (const std::uint32_t part : {stay.version, stay.idle, stay.left, stay.staged}) add(part);
+    add(stay.next - at_);
+    if (stay.version != kHomeVersion) add(stay.written_at - at_);
+    if (stay.early_until != kNoKey) add(stay.early_until - at_);
+  }
+  const auto add_lane = [&](const Lane& lane) {
+    add(lane.storage);
+    if (lane.storage == kNone) return;
+    add(lane.value == stays_[lane.storage].value);
+    add(lane.done_ns - now_ns_);
+  };
+  for (const Tier& tier : tiers_) {
+    add_lane(tier.read);
+    add_lane(tier.write);
+  }
+  add_lane(stage_in_);
+  add_lane(stage_out_);
+  return out;
+}
+
+/// Call before a step begins, after `steps_done`. One that begins like the last one goes on like
+/// it.
+void Play::end_when_settled(std::int64_t steps_done) {
+  const auto enough = static_cast<int>(steps_done) + 2;
+  if (steps_done == 0 || enough >= steps_) return;
+  std::vector<std::int64_t> now = state();
+  if (now == last_state_) steps_ = enough;
+  last_state_ = std::move(now);
+}
+
 std::optional<Played> Play::run() {
   begin();
-  const std::int64_t end = n_ * options_.steps;
   std::int64_t two_before_ns = 0;
   std::int64_t steps_done = -1;
-  while (at_ < end) {
+  while (at_ < n_ * steps_) {
     if (at_ / n_ != steps_done && !running_) {
       steps_done = at_ / n_;
+      end_when_settled(steps_done);
       supply();
-      if (steps_done + 2 == options_.steps) {
+      if (steps_done + 2 == steps_) {
         two_before_ns = last_done_ns_;
         std::fill(out_.left.begin(), out_.left.end(), 0);
         std::fill(out_.left_slot.begin(), out_.left_slot.end(), 0);
@@ -435,6 +478,7 @@ std::optional<Played> Play::run() {
     if (running_ && op_done_ns_ <= now_ns_) finish_op();
   }
   out_.step_ns = (last_done_ns_ - two_before_ns) / 2;
+  out_.steps = steps_;
   return std::move(out_);
 }
 

@@ -20,8 +20,8 @@ enum class GapRule : std::uint8_t {
 /// What one pass knows from earlier ones. References outlive the call.
 struct PlayOptions {
   const std::vector<std::int64_t>& room_bytes;  ///< per position, on the device
-  int steps = 4;                                ///< played one after another, at least 3
-  const std::vector<std::uint8_t>& leaves;      ///< per gap: it may be spent off the device
+  int steps = 4;  ///< the most to play, at least 3; fewer if steps begin to repeat
+  const std::vector<std::uint8_t>& leaves;  ///< per gap: it may be spent off the device
   /// Per gap: its fetch must begin so many positions before its use. Empty: unknown.
   const std::vector<std::int64_t>& lead;
   /// Per position: bytes that the last pass could not do without. Empty: unknown.
@@ -41,6 +41,7 @@ struct PlayOptions {
 /// One pass: the last of its steps as a choice, and its findings for the next pass.
 struct Played {
   std::int64_t step_ns = 0;  ///< mean of the last two steps
+  int steps = 0;             ///< that were played
   Decisions decisions;
   std::vector<std::uint8_t> left;        ///< per gap: spent off the device in the last two steps
   std::vector<std::int64_t> need_bytes;  ///< per position
