@@ -1,8 +1,11 @@
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <set>
 
 #include "tests/unit/packing/problems.hpp"
 #include "tools/analyzer/packing/ejection.hpp"
 #include "tools/analyzer/packing/exact.hpp"
+#include "tools/analyzer/packing/placed_items.hpp"
 #include "tools/analyzer/packing/restarts.hpp"
 
 using namespace ho;
@@ -107,4 +110,51 @@ TEST_CASE("greedy packing: the sweep and every order share no byte") {
       }
     }
   }
+}
+
+TEST_CASE("placed items: those around another come in the order of their offsets") {
+  std::set<bool> kinds;  // each meets few of the others, or many: both ways to find them
+  for (const bool many : {false, true}) {
+    for (const std::int64_t cycle : {0, 5000}) {
+      auto lifetimes = test::random_lifetimes(7, 900, 5000, cycle, 9);
+      for (packing::Lifetime& each : lifetimes) {
+        if (!many) each.end = each.begin + 1 + (each.end - each.begin) / 50;
+      }
+      for (const packing::Part& part : packing::cut(lifetimes, cycle).parts) {
+        const auto& items = part.instance.items;
+        const packing::Neighbours neighbours(part.instance);
+        if (items.size() > 300) kinds.insert(neighbours.dense());
+        packing::PlacedItems placed(part.instance, neighbours,
+                                    std::vector<std::int64_t>(items.size(), -1));
+        Prng random(11);
+        for (int change = 0; change < 3000; ++change) {
+          const auto i = static_cast<std::uint32_t>(random.below(items.size()));
+          if (placed.offsets()[i] >= 0) {
+            if (random.below(3) == 0) placed.remove(i);
+            continue;
+          }
+          std::set<std::uint32_t> found;
+          std::int64_t last = 0;
+          placed.around(i, [&](const packing::PlacedItems::Taken& each) {
+            CHECK(each.low >= last);
+            last = each.low;
+            CHECK(each.low == placed.offsets()[each.item]);
+            CHECK(each.top == each.low + items[each.item].bytes);
+            CHECK(found.insert(each.item).second);
+            return true;
+          });
+          std::set<std::uint32_t> wanted;
+          for (std::uint32_t j = 0; j < items.size(); ++j) {
+            if (placed.offsets()[j] >= 0 && meet(items[i], items[j])) wanted.insert(j);
+          }
+          CHECK(found == wanted);
+          int visits = 0;
+          placed.around(i, [&](const auto&) { return ++visits < 2; });
+          CHECK(visits == static_cast<int>(std::min<std::size_t>(2, wanted.size())));
+          placed.add(i, static_cast<std::int64_t>(random.below(40)));  // many are equal
+        }
+      }
+    }
+  }
+  CHECK(kinds.size() == 2);
 }

@@ -17,20 +17,24 @@ bool EjectionSearch::run(const Layout& start, std::int64_t capacity_bytes, Budge
   const std::vector<Item>& items = instance_.items;
   HO_CHECK(start.offsets.size() == items.size());
   capacity_ = capacity_bytes;
-  offsets_ = start.offsets;
+  std::vector<std::int64_t> offsets = start.offsets;
   pool_.clear();
   for (std::uint32_t i = 0; i < items.size(); ++i) {
     if (items[i].bytes > capacity_) return false;
-    if (offsets_[i] >= 0 && offsets_[i] + items[i].bytes <= capacity_) continue;
-    offsets_[i] = -1;
+    if (offsets[i] >= 0 && offsets[i] + items[i].bytes <= capacity_) continue;
+    offsets[i] = -1;
     pool_.push_back(i);
   }
+  placed_.emplace(instance_, neighbours_, std::move(offsets));
   while (!pool_.empty()) {
     const std::size_t pick = prng_.below(4) == 0 ? prng_.below(pool_.size()) : pool_.size() - 1;
     const std::uint32_t item = pool_[pick];
     pool_.erase(pool_.begin() + static_cast<std::ptrdiff_t>(pick));
-    ++step_;
-    gather(item);
+    taken_.clear();
+    const std::uint64_t work = placed_->around(item, [this](const Taken& each) {
+      taken_.push_back(each);
+      return true;
+    });
     const std::int64_t bytes = items[item].bytes;
     std::int64_t offset = find_hole(bytes);
     if (offset < 0) {
@@ -38,36 +42,21 @@ bool EjectionSearch::run(const Layout& start, std::int64_t capacity_bytes, Budge
       displace(offset, offset + bytes);
     }
     HO_CHECK(offset >= 0 && offset + bytes <= capacity_);
-    offsets_[item] = offset;
-    budget.spend(100 + 2 * seen_ +
-                 4 * taken_.size() * static_cast<std::uint64_t>(std::bit_width(taken_.size())));
+    placed_->add(item, offset);
+    budget.spend(100 + work +
+                 3 * taken_.size() * static_cast<std::uint64_t>(std::bit_width(taken_.size())));
     if (budget.spent()) return pool_.empty();
   }
   return true;
 }
 
 Layout EjectionSearch::layout() const {
-  HO_CHECK(pool_.empty());
-  Layout out{offsets_, 0};
-  for (std::size_t i = 0; i < offsets_.size(); ++i) {
-    out.height_bytes = std::max(out.height_bytes, offsets_[i] + instance_.items[i].bytes);
+  HO_CHECK(placed_ && pool_.empty());
+  Layout out{placed_->offsets(), 0};
+  for (std::size_t i = 0; i < out.offsets.size(); ++i) {
+    out.height_bytes = std::max(out.height_bytes, out.offsets[i] + instance_.items[i].bytes);
   }
   return out;
-}
-
-void EjectionSearch::gather(std::uint32_t item) {
-  taken_.clear();
-  seen_ = 0;
-  neighbours_.each(item, [&](std::uint32_t j) {
-    ++seen_;
-    if (offsets_[j] < 0) return;
-    const Item& other = instance_.items[j];
-    const double cost = displaced_[j] * static_cast<double>(other.bytes) *
-                        std::sqrt(static_cast<double>(length_of(other)));
-    taken_.push_back({offsets_[j], offsets_[j] + instance_.items[j].bytes, cost, j});
-  });
-  std::sort(taken_.begin(), taken_.end(),
-            [](const Taken& a, const Taken& b) { return a.low < b.low; });
 }
 
 /// The tightest hole within the capacity, or -1.
@@ -92,7 +81,13 @@ std::int64_t EjectionSearch::find_hole(std::int64_t bytes) const {
 /// neighbour.
 std::int64_t EjectionSearch::cheapest_place(std::int64_t bytes) {
   tops_.clear();
-  for (const Taken& each : taken_) tops_.emplace_back(each.top, each.cost);
+  costs_.clear();
+  for (const Taken& each : taken_) {
+    const Item& item = instance_.items[each.item];
+    costs_.push_back(displaced_[each.item] * static_cast<double>(item.bytes) *
+                     std::sqrt(static_cast<double>(length_of(item))));
+    tops_.emplace_back(each.top, costs_.back());
+  }
   std::sort(tops_.begin(), tops_.end());
   double best_cost = 1e300;
   std::int64_t best = 0;
@@ -112,7 +107,7 @@ std::int64_t EjectionSearch::cheapest_place(std::int64_t bytes) {
     if (t > 0) ended += tops_[t - 1].second;
     if (t > 0 && t < tops_.size() && tops_[t].first == p) continue;
     if (p > capacity_ - bytes) break;
-    for (; a < taken_.size() && taken_[a].low < p + bytes; ++a) begun += taken_[a].cost;
+    for (; a < taken_.size() && taken_[a].low < p + bytes; ++a) begun += costs_[a];
     offer(p, begun - ended);
   }
   // Below a low end: p = low - bytes.
@@ -125,7 +120,7 @@ std::int64_t EjectionSearch::cheapest_place(std::int64_t bytes) {
       for (; t < tops_.size() && tops_[t].first <= top - bytes; ++t) ended += tops_[t].second;
       offer(top - bytes, begun - ended);
     }
-    if (b < taken_.size()) begun += taken_[b].cost;
+    if (b < taken_.size()) begun += costs_[b];
   }
   return best;
 }
@@ -133,7 +128,7 @@ std::int64_t EjectionSearch::cheapest_place(std::int64_t bytes) {
 void EjectionSearch::displace(std::int64_t low, std::int64_t top) {
   for (const Taken& each : taken_) {
     if (each.low >= top || each.top <= low) continue;
-    offsets_[each.item] = -1;
+    placed_->remove(each.item);
     displaced_[each.item] += 1;
     pool_.push_back(each.item);
   }

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "common/base/prng.hpp"
@@ -8,6 +10,7 @@
 #include "tools/analyzer/packing/greedy.hpp"
 #include "tools/analyzer/packing/instance.hpp"
 #include "tools/analyzer/packing/neighbours.hpp"
+#include "tools/analyzer/packing/placed_items.hpp"
 
 namespace ho::packing {
 
@@ -28,30 +31,23 @@ class EjectionSearch {
   [[nodiscard]] Layout layout() const;
 
  private:
-  struct Taken {
-    std::int64_t low;
-    std::int64_t top;
-    double cost;
-    std::uint32_t item;
-  };
+  using Taken = PlacedItems::Taken;
 
-  void gather(std::uint32_t item);
   [[nodiscard]] std::int64_t find_hole(std::int64_t bytes) const;
   [[nodiscard]] std::int64_t cheapest_place(std::int64_t bytes);
   void displace(std::int64_t low, std::int64_t top);
 
   const Instance& instance_;
   const Neighbours& neighbours_;
+  std::optional<PlacedItems> placed_;
   Prng prng_{1};
   std::int64_t capacity_ = 0;
-  std::uint64_t step_ = 0;
-  std::vector<std::int64_t> offsets_;  ///< -1: waits in pool_
-  std::vector<double> displaced_;      ///< per item: how often it was displaced, decaying
-  std::vector<std::uint32_t> pool_;
-  std::vector<Taken> taken_;  ///< neighbours of the current item, by low end
+  std::vector<double> displaced_;    ///< per item: how often it was displaced, decaying
+  std::vector<std::uint32_t> pool_;  ///< not placed
+  std::vector<Taken> taken_;         ///< neighbours of the current item, by low end
+  std::vector<double> costs_;        ///< to displace each
   std::vector<std::pair<std::int64_t, double>>
       tops_;  ///< the same by top end, with cumulative costs
-  std::uint64_t seen_ = 0;
 };
 
 }  // namespace ho::packing

@@ -5,8 +5,10 @@
 #include <map>
 #include <numeric>
 #include <set>
+#include <utility>
 
 #include "common/base/check.hpp"
+#include "tools/analyzer/packing/placed_items.hpp"
 
 namespace ho::packing {
 namespace {
@@ -83,84 +85,6 @@ class FreeRanges {
   std::int64_t top_;
 };
 
-/// The bytes of a placed item.
-struct Taken {
-  std::int64_t low;
-  std::int64_t top;
-};
-
-/// Placed items in order of their low ends. If an item has many neighbours, walking all placed
-/// items is faster than sorting the neighbours.
-class PlacedItems {
- public:
-  void add(const Item& item, std::int64_t offset) {
-    add({{offset, offset + item.bytes}, item.first});
-    if (item.wrapped()) add({{offset, offset + item.bytes}, item.second});
-  }
-  [[nodiscard]] std::int64_t place(const Item& item) const {
-    TightestHole hole(item.bytes);
-    for (const std::vector<Entry>& chunk : chunks_) {
-      for (const Entry& entry : chunk) {
-        if (meets(entry.range, item.first) || meets(entry.range, item.second)) {
-          if (!hole.add(entry.taken.low, entry.taken.top)) return hole.offset();
-        }
-      }
-    }
-    return hole.offset();
-  }
-
- private:
-  struct Entry {
-    Taken taken;
-    Range range;
-  };
-  static constexpr std::size_t kChunkMax = 256;
-
-  static bool meets(const Range& a, const Range& b) { return a.begin < b.end && b.begin < a.end; }
-
-  void add(const Entry& entry) {
-    const auto below = [](std::int64_t low, const Entry& each) { return low < each.taken.low; };
-    auto chunk = std::upper_bound(
-        chunks_.begin(), chunks_.end(), entry.taken.low,
-        [&](std::int64_t low, const std::vector<Entry>& each) { return below(low, each.front()); });
-    if (chunk != chunks_.begin()) --chunk;
-    if (chunk == chunks_.end()) chunk = chunks_.insert(chunk, std::vector<Entry>());
-    chunk->insert(std::upper_bound(chunk->begin(), chunk->end(), entry.taken.low, below), entry);
-    if (chunk->size() <= kChunkMax) return;
-    const auto middle = chunk->begin() + kChunkMax / 2;
-    std::vector<Entry> upper(middle, chunk->end());
-    chunk->erase(middle, chunk->end());
-    chunks_.insert(chunk + 1, std::move(upper));
-  }
-
-  std::vector<std::vector<Entry>> chunks_;  ///< none is empty
-};
-
-/// place_in_order() for instances in which most items share sections.
-Layout place_among_all(const Instance& instance, const std::vector<std::uint32_t>& order,
-                       std::vector<std::int64_t> start, Budget& budget) {
-  const std::vector<Item>& items = instance.items;
-  Layout out{std::move(start), 0};
-  PlacedItems placed;
-  std::uint64_t count = 0;
-  const auto add = [&](std::uint32_t i) {
-    placed.add(items[i], out.offsets[i]);
-    out.height_bytes = std::max(out.height_bytes, out.offsets[i] + items[i].bytes);
-    ++count;
-  };
-  for (std::uint32_t i = 0; i < items.size(); ++i) {
-    if (out.offsets[i] >= 0) add(i);
-  }
-  for (const std::uint32_t i : order) {
-    if (out.offsets[i] >= 0) continue;
-    out.offsets[i] = placed.place(items[i]);
-    add(i);
-    budget.spend(100 + 2 * count);
-    if (budget.spent()) return {};
-  }
-  return out;
-}
-
 }  // namespace
 
 Layout place_by_sweep(const Instance& instance) {
@@ -203,34 +127,20 @@ Layout place_in_order(const Instance& instance, const Neighbours& neighbours,
                       const std::vector<std::uint32_t>& order, std::vector<std::int64_t> start,
                       Budget& budget) {
   const std::vector<Item>& items = instance.items;
-  HO_CHECK(order.size() == items.size() && start.size() == items.size());
-  if (neighbours.dense()) return place_among_all(instance, order, std::move(start), budget);
-  Layout out{std::move(start), 0};
-  std::vector<Taken> taken;
+  HO_CHECK(order.size() == items.size());
+  PlacedItems placed(instance, neighbours, std::move(start));
+  std::int64_t height_bytes = 0;
   for (const std::uint32_t i : order) {
-    if (out.offsets[i] >= 0) {
-      out.height_bytes = std::max(out.height_bytes, out.offsets[i] + items[i].bytes);
-      continue;
+    if (placed.offsets()[i] < 0) {
+      TightestHole hole(items[i].bytes);
+      budget.spend(placed.around(
+          i, [&hole](const PlacedItems::Taken& each) { return hole.add(each.low, each.top); }));
+      if (budget.spent()) return {};
+      placed.add(i, hole.offset());
     }
-    std::uint64_t seen = 8;
-    taken.clear();
-    neighbours.each(i, [&](std::uint32_t j) {
-      ++seen;
-      if (out.offsets[j] >= 0) taken.push_back({out.offsets[j], out.offsets[j] + items[j].bytes});
-    });
-    std::sort(taken.begin(), taken.end(),
-              [](const Taken& a, const Taken& b) { return a.low < b.low; });
-    TightestHole hole(items[i].bytes);
-    for (const Taken& each : taken) {
-      if (!hole.add(each.low, each.top)) break;
-    }
-    out.offsets[i] = hole.offset();
-    out.height_bytes = std::max(out.height_bytes, out.offsets[i] + items[i].bytes);
-    budget.spend(2 * seen +
-                 taken.size() * static_cast<std::uint64_t>(std::bit_width(taken.size())));
-    if (budget.spent()) return {};
+    height_bytes = std::max(height_bytes, placed.offsets()[i] + items[i].bytes);
   }
-  return out;
+  return {placed.offsets(), height_bytes};
 }
 
 std::vector<std::int64_t> fullest_sections(const Instance& instance) {

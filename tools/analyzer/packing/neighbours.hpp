@@ -42,11 +42,10 @@ class Neighbours {
     }
   }
 
-  /// Whether walking all items is faster than collecting and sorting the neighbours of one. For few
-  /// items both are fast.
+  /// Whether walking all items is faster than collecting and sorting the neighbours of one.
   [[nodiscard]] bool dense() const {
     const std::uint64_t count = instance_.items.size();
-    return count > kFewItems && count * count / 16 < pairs_;
+    return count * count / 32 < pairs_;
   }
   /// A lower bound for the work of placing all items one by one.
   [[nodiscard]] std::uint64_t order_work() const {
@@ -63,7 +62,6 @@ class Neighbours {
   }
 
  private:
-  static constexpr std::uint64_t kFewItems = 4600;
   static constexpr std::size_t kEntriesMax = std::size_t{1} << 24;
 
   const Instance& instance_;
