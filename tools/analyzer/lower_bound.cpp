@@ -38,7 +38,7 @@ class Bound {
   };
   /// A value that may be missing now.
   struct Missing {
-    std::int64_t at;  // of its next use, or of the op that wrote it
+    std::int64_t at;  // position: its next use, or the op that wrote it
     double bytes;
     std::uint32_t last;
   };

@@ -186,7 +186,7 @@ TEST_CASE("client: a job at its limit of open files gets no more memory, and kee
   REQUIRE(ho_put(pool.get(), memory, 0, bytes.data(), bytes.size(), &ticket) == HO_OK);
   REQUIRE(ho_wait(pool.get(), ticket) == HO_OK);
   const std::uint64_t granted = nodes.granted_bytes(0);
-  const std::uint64_t segments = 4 + test::FewFiles::kSpare;  // of 2 MiB each
+  const std::uint64_t segments = 4 + test::FewFiles::kSpare;  // each has 2 MiB
   ho_allocation* refused = nullptr;
   for (const int more : {0, 1, 2}) {
     const test::FewFiles few(more);

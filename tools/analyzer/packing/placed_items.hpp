@@ -92,7 +92,7 @@ class PlacedItems {
   const Neighbours& neighbours_;
   const bool dense_;
   std::vector<std::int64_t> offsets_;
-  std::uint64_t count_ = 0;    ///< of items in `chunks_`
+  std::uint64_t count_ = 0;    ///< items in `chunks_`
   std::vector<Chunk> chunks_;  ///< none is empty; none without `dense_`
   std::vector<Taken> found_;   ///< scratch
 };
