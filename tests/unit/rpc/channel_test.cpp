@@ -203,14 +203,14 @@ TEST_CASE("channel: descriptors come with the frame that announced them") {
   CHECK(pair.frames[1].descriptors[0].valid());
 }
 
+#ifndef HO_TEST_SANITIZED  // see FewFiles
 TEST_CASE("channel: a frame whose descriptors this process cannot open comes without them") {
   FrameChannel::Options options;
   options.receive_descriptors = true;
   Pair pair(options);
   const UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   pair.write(frame_of("none"));
-  const std::vector<int> many(test::FewFiles::kSpare + 3, null.get());
-  pair.write(frame_of("many", static_cast<std::uint32_t>(many.size())), many);
+  pair.write(frame_of("three", 3), {null.get(), null.get(), null.get()});
   pair.write(frame_of("one", 1), {null.get()});
   {
     const test::FewFiles one_more(1);
@@ -221,13 +221,14 @@ TEST_CASE("channel: a frame whose descriptors this process cannot open comes wit
   }
   REQUIRE(pair.frames.size() == 3);
   CHECK_FALSE(pair.frames[0].descriptors_lost);
-  CHECK(pair.frames[1].payload == "many");
+  CHECK(pair.frames[1].payload == "three");
   CHECK(pair.frames[1].descriptors_lost);
   CHECK(pair.frames[1].descriptors.empty());
   CHECK_FALSE(pair.frames[2].descriptors_lost);
   CHECK(pair.frames[2].descriptors.size() == 1);
   CHECK_FALSE(pair.closed);
 }
+#endif
 
 TEST_CASE("channel: announced descriptors that do not come close it") {
   FrameChannel::Options options;
