@@ -58,7 +58,8 @@ class Search {
         align_bytes_(align_bytes),
         bound_ns_(bound_ns),
         keep_order_(options.keep_order),
-        enough_ns_(static_cast<std::int64_t>(options.enough_step_ns)) {
+        enough_ns_(static_cast<std::int64_t>(options.enough_step_ns)),
+        progress_(options.progress) {
     for (const Op& op : graph.ops) compute_ns_ += op.duration_ns;
   }
 
@@ -120,7 +121,15 @@ class Search {
     return out;
   }
   [[nodiscard]] PlanInput input(const Graph& graph, const Lifetimes& life) const {
-    return {graph, life, tiers_, flash_, links_, budget_bytes_, bound_ns_, enough_ns_};
+    PlanInput step{graph, life, tiers_, flash_, links_, budget_bytes_, bound_ns_, enough_ns_};
+    if (progress_) step.tried = [this](std::int64_t step_ns) { count_try(step_ns); };
+    return step;
+  }
+  void count_try(std::int64_t step_ns) const {
+    ++tries_;
+    shortest_ns_ = std::min(shortest_ns_, step_ns);
+    const bool none = shortest_ns_ == INT64_MAX;
+    progress_(tries_, none ? 0 : static_cast<std::uint64_t>(shortest_ns_));
   }
   [[nodiscard]] Arrangement arrangement_of(Trial trial) const {
     Arrangement out{std::move(trial.list),
@@ -247,6 +256,9 @@ class Search {
   std::uint64_t bound_ns_;
   bool keep_order_;
   std::int64_t enough_ns_;
+  const std::function<void(std::uint64_t, std::uint64_t)>& progress_;
+  mutable std::uint64_t tries_ = 0;
+  mutable std::int64_t shortest_ns_ = INT64_MAX;
   std::uint64_t compute_ns_ = 0;
   std::vector<std::uint8_t> homes_;  ///< those that program order's plan uses
   struct Refused {

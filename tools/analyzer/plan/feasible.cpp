@@ -140,7 +140,11 @@ class Enough {
     return kind <= in_.tiers.size() ? schedule::home_tier_name(in_.tiers[kind - 1].tier) : "flash";
   }
   [[nodiscard]] PlanInput input(const Capacities& of) const {
-    return {in_.graph, in_.lifetimes, of.tiers, of.flash, in_.links, of.budget_bytes, in_.bound_ns};
+    PlanInput out{in_.graph, in_.lifetimes,   of.tiers,    of.flash,
+                  in_.links, of.budget_bytes, in_.bound_ns};
+    // Its plans do not fit what there is.
+    if (in_.tried) out.tried = [this](std::int64_t) { in_.tried(INT64_MAX); };
+    return out;
   }
   [[nodiscard]] bool has_plan(const Capacities& of) const { return has_simple_plan(input(of)); }
   bool raise_to_least();

@@ -177,6 +177,7 @@ const Planner::Packed& Planner::pack(Decisions decisions) {
   }
   packed.over_bytes = out.draft.over_bytes;
   packed.over_slot_bytes = out.draft.over_slot_bytes;
+  if (in_.tried) in_.tried(maker_.fits(out) ? out.step_ns : INT64_MAX);
   kept_ = keep(std::move(out));
   return packed;
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -44,6 +45,8 @@ struct PlanInput {
   /// Any plan whose step is this short will do, no other one will, and a refusal needs no advice.
   /// 0: the shortest plan is wanted, or capacities that are enough for one.
   std::int64_t enough_ns = 0;
+  /// Called after each try, with its step; INT64_MAX: it does not fit. May be null.
+  std::function<void(std::int64_t)> tried = nullptr;
 };
 
 /// Plays the step in time, packs what was decided, and keeps the shortest plan. If packing

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -32,6 +33,9 @@ struct Options {
   /// what the first try lacked, "links" where it was too long. Plans that are a little longer may
   /// come out, too. 0: the shortest plan, and advice.
   std::uint64_t enough_step_ns = 0;
+  /// Called after each try, with the number of tries and the shortest step so far; 0: none fits
+  /// yet. May be null.
+  std::function<void(std::uint64_t, std::uint64_t)> progress = nullptr;
 };
 
 /// Why there is no plan: this op's working set, or this tier, needs more bytes than there are.

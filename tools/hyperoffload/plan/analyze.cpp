@@ -284,8 +284,13 @@ Result<analyzer::BudgetFound> plan(Console& console, const AnalyzeArguments& arg
     return bad_input("--device-memory: " + std::to_string(*budget) + " is not in 1 .. " +
                      std::to_string(kBytesMax));
   }
-  auto outcome =
-      analyzer::analyze(graph, hardware, {*budget, args.align_bytes, *copies, args.keep_order});
+  analyzer::Options options{*budget, args.align_bytes, *copies, args.keep_order};
+  options.progress = [&console](std::uint64_t tries, std::uint64_t step_ns) {
+    const std::string found =
+        step_ns == 0 ? "none fits yet" : "step " + format_duration_ns(step_ns);
+    console.progress("plan " + std::to_string(tries) + ", " + found);
+  };
+  auto outcome = analyzer::analyze(graph, hardware, options);
   if (!outcome) return outcome.error();
   // GCC 12 takes a temporary here for one that is destroyed before it is made.
   analyzer::BudgetFound found;
