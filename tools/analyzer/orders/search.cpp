@@ -159,8 +159,10 @@ class Search {
     }
     return shorter;
   }
+  /// @return the list that plays shortest; without its graph where that is the original one.
   [[nodiscard]] Trial shortest(const Arrangement& original) {
-    Trial best = make(original.list);
+    Trial best;
+    best.list = original.list;
     const bool large = graph_.ops.size() > kRearrangedOpsMax;
     std::vector<OpList> early_updates;
     if (large) {
@@ -170,7 +172,7 @@ class Search {
         return best;
       }
     }
-    best.step_ns = played_step_ns(input(best.graph, best.life), homes_);
+    best.step_ns = played_step_ns(input(original.graph, original.life), homes_);
     // Without a plan, the next best list is wanted, however long its step.
     if (original.plan.infeasible) best.step_ns = INT64_MAX;
     if (large) {

@@ -36,7 +36,7 @@ class PlacedItems {
   /// first, until it returns false. `item` is not placed. @return the work, for a Budget.
   template <typename Visit>
   std::uint64_t around(std::uint32_t item, Visit visit) {
-    if (dense_) return among_all(instance_.items[item], visit);
+    if (dense_) return among_all(items()[item], visit);
     std::uint64_t seen = 8;
     found_.clear();
     neighbours_.each(item, [&](std::uint32_t j) {
@@ -53,14 +53,21 @@ class PlacedItems {
 
  private:
   static constexpr std::size_t kChunkMax = 256;
+  /// The sections of an item. A second range begins at section 0.
+  struct Life {
+    std::uint32_t begin = 0;
+    std::uint32_t end = 0;
+    std::uint32_t second_end = 0;
+  };
   /// Placed items in the order of their offsets.
   struct Chunk {
-    std::vector<Taken> taken;
-    std::vector<Item> items;  ///< parallel
+    std::vector<std::uint32_t> items;
+    std::vector<std::int64_t> lows;  ///< parallel
+    std::vector<Life> lives;         ///< parallel
   };
 
   [[nodiscard]] Taken taken(std::uint32_t item) const {
-    return {offsets_[item], offsets_[item] + instance_.items[item].bytes, item};
+    return {offsets_[item], offsets_[item] + items()[item].bytes, item};
   }
   template <typename Visit>
   std::uint64_t among_all(const Item& asked, Visit& visit) const {
@@ -71,22 +78,22 @@ class PlacedItems {
       std::size_t count = 0;
       for (std::uint32_t i = 0; i < chunk.items.size(); ++i) {
         found[count] = i;
-        count += asked.wrapped() ? static_cast<unsigned>(meet(asked, chunk.items[i]))
-                                 : meets(chunk.items[i], asked.first.begin, asked.first.end);
+        count += asked.wrapped() ? static_cast<unsigned>(meet(asked, items()[chunk.items[i]]))
+                                 : meets(chunk.lives[i], asked.first.begin, asked.first.end);
       }
       for (std::size_t i = 0; i < count; ++i) {
-        if (!visit(chunk.taken[found[i]])) return work;
+        if (!visit(taken(chunk.items[found[i]]))) return work;
       }
     }
     return work;
   }
-  static unsigned meets(const Item& item, std::uint32_t begin, std::uint32_t end) {
+  static unsigned meets(const Life& life, std::uint32_t begin, std::uint32_t end) {
     const auto is_less = [](std::uint32_t a, std::uint32_t b) { return a < b ? 1U : 0U; };
-    return (is_less(begin, item.first.end) & is_less(item.first.begin, end)) |
-           is_less(begin, item.second.end);
+    return (is_less(begin, life.end) & is_less(life.begin, end)) | is_less(begin, life.second_end);
   }
+  [[nodiscard]] const std::vector<Item>& items() const { return instance_.items; }
   [[nodiscard]] std::vector<Chunk>::iterator chunk_of(std::int64_t low);
-  void insert(const Taken& entry);
+  void insert(std::uint32_t item);
 
   const Instance& instance_;
   const Neighbours& neighbours_;

@@ -399,48 +399,6 @@ void Play::pass_gates() {
   }
 }
 
-/// All that decides how the play goes on, in positions and time from now.
-std::vector<std::int64_t> Play::state() const {
-  std::vector<std::int64_t> out;
-  const auto add = [&out](auto value) { out.push_back(static_cast<std::int64_t>(value)); };
-  for (const Stay& stay : stays_) {
-    for (const auto part :
-         {static_cast<int>(stay.where), static_cast<int>(stay.ddr), static_cast<int>(stay.queued),
-          static_cast<int>(stay.on_flash), static_cast<int>(stay.has_slot),
-          static_cast<int>(stay.copy_used), static_cast<int>(stay.droppable)}) {
-      add(part);
-    }
-    if (stay.where == Where::kNowhere) continue;
-    for (const std::uint32_t part : {stay.version, stay.idle, stay.left, stay.staged}) add(part);
-    add(stay.next - at_);
-    if (stay.version != kHomeVersion) add(stay.written_at - at_);
-    if (stay.early_until != kNoKey) add(stay.early_until - at_);
-  }
-  const auto add_lane = [&](const Lane& lane) {
-    add(lane.storage);
-    if (lane.storage == kNone) return;
-    add(lane.value == stays_[lane.storage].value);
-    add(lane.done_ns - now_ns_);
-  };
-  for (const Tier& tier : tiers_) {
-    add_lane(tier.read);
-    add_lane(tier.write);
-  }
-  add_lane(stage_in_);
-  add_lane(stage_out_);
-  return out;
-}
-
-/// Call before a step begins, after `steps_done`. One that begins like the last one goes on like
-/// it.
-void Play::end_when_settled(std::int64_t steps_done) {
-  const auto enough = static_cast<int>(steps_done) + 2;
-  if (steps_done == 0 || enough >= steps_) return;
-  std::vector<std::int64_t> now = state();
-  if (now == last_state_) steps_ = enough;
-  last_state_ = std::move(now);
-}
-
 std::optional<Played> Play::run() {
   begin();
   std::int64_t two_before_ns = 0;

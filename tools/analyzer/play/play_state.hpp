@@ -124,7 +124,7 @@ class Play {
     return at_ * kMoments + moment_;
   }
   void begin();
-  [[nodiscard]] std::vector<std::int64_t> state() const;
+  [[nodiscard]] std::uint64_t state() const;
   void end_when_settled(std::int64_t steps_done);
   void supply();
   void pass_gates();
@@ -191,7 +191,7 @@ class Play {
   std::int64_t lacks_room_ns_ = kNever;   ///< since when the next op waits for room alone
   std::vector<std::uint32_t> gave_room_;  ///< storages that left for it
   std::int64_t moment_ = 0;               ///< the last one of `at_`
-  std::vector<std::int64_t> last_state_;  ///< state() when the last step began
+  std::uint64_t last_state_ = 0;          ///< state() when the last step began
 
   std::vector<std::int64_t> last_leaves_;  ///< per version: from its write to its last gap that
                                            ///< may leave
