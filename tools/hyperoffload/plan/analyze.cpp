@@ -121,8 +121,8 @@ std::string plan_json(const AnalyzeAnswer& answer, const schedule::Schedule& pla
 std::string also(const analyzer::Infeasible& infeasible) {
   std::string out;
   for (const auto& need : infeasible.also) {
-    out += ", and " + need.tier + " of at least " + format_bytes(need.needs_bytes) + " (" +
-           std::to_string(need.needs_bytes) + ")";
+    out += ", and " + (need.tier == "device" ? "--device-memory" : need.tier) + " of at least " +
+           format_bytes(need.needs_bytes) + " (" + std::to_string(need.needs_bytes) + ")";
   }
   return out;
 }
@@ -143,7 +143,9 @@ std::string advice(const AnalyzeAnswer& answer, const Hardware& hardware,
                       : ".capacityBytes of at least " + needs + " in the hardware file") +
       also(infeasible);
   if (!hardware.local_ddr && !hardware.remote_ddr) return out;
-  if (infeasible.needs_bytes > 0 &&
+  const bool of_device = std::any_of(infeasible.also.begin(), infeasible.also.end(),
+                                     [](const auto& need) { return need.tier == "device"; });
+  if (infeasible.needs_bytes > 0 && !of_device &&
       answer.budget_bytes < analyzer::peak_unmanaged_bytes(answer.graph)) {
     out += ", or a larger --device-memory";
   }
@@ -256,7 +258,10 @@ int answer_infeasible(Console& console, const AnalyzeAnswer& answer, const Hardw
                       const analyzer::Infeasible& infeasible) {
   const std::string help = advice(answer, hardware, infeasible);
   if (console.json()) console.print(infeasible_json(answer, infeasible, help));
-  const std::string what = infeasible.op_name.empty() ? "the step" : "op " + infeasible.op_name;
+  // Homes last the whole step, whatever op the object names.
+  const std::string what = infeasible.tier != "device"  ? "the step"
+                           : infeasible.op_name.empty() ? "op " + std::to_string(infeasible.op_id)
+                                                        : "op " + infeasible.op_name;
   console.complain(
       Error(Errc::kExhausted, "the " + infeasible.tier + " cannot hold it: " + what + " needs " +
                                   format_bytes(infeasible.needs_bytes) + " (" +

@@ -78,7 +78,9 @@ int answer_infeasible(Console& console, const char* field, const Who& who,
   } else {
     name = who;
   }
-  const std::string what = why.op_name.empty() ? "its step" : "op " + why.op_name;
+  // Homes last the whole step, whatever op the object names.
+  const bool of_op = why.tier == "device" && !why.op_name.empty();
+  const std::string what = of_op ? "op " + why.op_name : "its step";
   console.complain(Error(Errc::kExhausted, std::string(field) + " " + name + ": the " + why.tier +
                                                " cannot hold it: " + what + " needs " +
                                                format_bytes(why.needs_bytes) + " (" +

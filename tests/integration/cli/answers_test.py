@@ -1,0 +1,76 @@
+"""What commands that plan answer where a budget, a name or a file is out of the ordinary.
+
+Usage: answers_test.py HYPEROFFLOAD [unittest arguments]
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from inputs import link
+
+PROGRAM = os.path.abspath(sys.argv.pop(1))
+
+
+def weight(number, size):
+    return {"id": number, "bytes": str(size), "kind": "WEIGHT", "persistent": True}
+
+
+def given(number, size):
+    return {"id": number, "bytes": str(size), "kind": "INPUT"}
+
+
+def op(number, reads=(), writes=(), name="", op_ns=1000):
+    return {"id": number, "name": name, "durationNs": str(op_ns), "reads": list(reads), "writes": list(writes)}
+
+
+def graph(storages, ops):
+    return {"version": 1, "name": "step", "storages": storages, "ops": ops}
+
+
+def tier(capacity_bytes):
+    return {"capacityBytes": str(capacity_bytes), "read": link(10**9), "write": link(10**9)}
+
+
+class Answers(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="ho-answers-")
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.plan = os.path.join(self.folder, "plan.hos")
+
+    def write(self, name, value):
+        path = os.path.join(self.folder, name)
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(value, file)
+        return path
+
+    def hardware(self, **tiers):
+        return self.write("hw.json", {"name": "hw", "deviceBytes": str(1 << 30), **tiers})
+
+    def run_it(self, *words, code=0):
+        done = subprocess.run([PROGRAM, *words], capture_output=True, text=True, timeout=60, check=False)
+        self.assertEqual(done.returncode, code, done)
+        return done
+
+    def analyze(self, step, hardware, *more, code=0):
+        return self.run_it("analyze", self.write("graph.json", step), "--hardware", hardware, "--out", self.plan,
+                           *more, code=code)
+
+    def test_a_refusal_names_options_and_blames_no_op_for_homes(self):
+        storages = [weight(1, 192000), weight(3, 64), weight(8, 64), weight(11, 64), given(6, 128000), given(7, 64000),
+                    {"id": 10, "bytes": "128000", "kind": "ACTIVATION"}]
+        step = graph(storages, [op(0, [11], [10], "first", 0), op(2, [3, 8], (), "second"),
+                                op(6, [7], [1], "third", 0)])
+        hardware = self.hardware(localDdr=tier(128 << 10), flash=tier(1 << 30))
+        done = self.analyze(step, hardware, "--device-memory", "256128", code=3)
+        self.assertIn("the local_ddr cannot hold it: the step needs", done.stderr)
+        self.assertIn(", and --device-memory of at least 251 KiB (256960).", done.stderr)
+        self.assertNotIn("a larger --device-memory", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
