@@ -60,6 +60,16 @@ class Answers(unittest.TestCase):
         return self.run_it("analyze", self.write("graph.json", step), "--hardware", hardware, "--out", self.plan,
                            *more, code=code)
 
+    def test_a_step_that_no_budget_makes_short_enough_is_one_object(self):
+        step = graph([given(1, 1 << 20)], [op(1, [1])])
+        done = self.analyze(step, self.hardware(localDdr=tier(1 << 30)), "--max-overhead", "2%", "-o", "json", code=3)
+        answer = json.loads(done.stdout)
+        self.assertEqual(answer["ops"], 1)
+        self.assertEqual(answer["too_long"]["compute_ns"], 1000)
+        self.assertGreater(answer["too_long"]["step_ns"], 1_000_000)
+        self.assertEqual(answer["too_long"]["max_overhead"], 0.02)
+        self.assertFalse(os.path.exists(self.plan))
+
     def test_a_refusal_names_options_and_blames_no_op_for_homes(self):
         storages = [weight(1, 192000), weight(3, 64), weight(8, 64), weight(11, 64), given(6, 128000), given(7, 64000),
                     {"id": 10, "bytes": "128000", "kind": "ACTIVATION"}]

@@ -305,9 +305,24 @@ Result<analyzer::BudgetFound> plan(Console& console, const AnalyzeArguments& arg
   return found;
 }
 
-int answer_too_long(Console& console, const AnalyzeArguments& args,
+int answer_too_long(Console& console, const AnalyzeArguments& args, const AnalyzeAnswer& answer,
                     const analyzer::BudgetFound& planned) {
   const auto& p = std::get<schedule::Schedule>(planned.outcome).prediction;
+  if (console.json()) {
+    JsonWriter json;
+    json.begin_object();
+    write_common(json, answer);
+    json.key("too_long")
+        .begin_object()
+        .field("max_overhead", *args.max_overhead)
+        .field("compute_ns", p.compute_ns)
+        .field("step_ns", p.step_ns)
+        .field("stall_ns", p.stall_ns)
+        .field("lower_bound_ns", p.lower_bound_ns)
+        .end()
+        .end();
+    console.print(std::move(json).text());
+  }
   console.complain(
       Error(Errc::kExhausted, "no budget keeps the step within --max-overhead: at " +
                                   format_bytes(planned.budget_bytes) +
@@ -374,7 +389,7 @@ int run_analyze(Console& console, const AnalyzeArguments& args) {
   if (const auto* infeasible = std::get_if<analyzer::Infeasible>(&planned->outcome)) {
     return answer_infeasible(console, answer, hardware, *infeasible);
   }
-  if (!planned->short_enough) return answer_too_long(console, args, *planned);
+  if (!planned->short_enough) return answer_too_long(console, args, answer, *planned);
   const auto& plan = std::get<schedule::Schedule>(planned->outcome);
   if (plan.prediction.refused_plans > 0) {
     console.note(
@@ -483,7 +498,8 @@ void add_analyze(Program& program, const PoolOptions& defaults) {
               {{kExitDone, "planned"},
                {kExitPoolFailed, "without --hardware: the pool cannot be reached"},
                {kExitNo, "the planner made a mistake; please report it"},
-               {kExitInfeasible, "the budget cannot be met; says which op needs how much"}}});
+               {kExitInfeasible,
+                "the budget or --max-overhead cannot be met; says which op needs how much"}}});
 }
 
 }  // namespace ho::cli
