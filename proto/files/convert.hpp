@@ -42,8 +42,9 @@ enum class GraphEncoding : std::uint8_t {
 struct OpTime {
   std::uint32_t id = 0;
   std::uint64_t duration_ns = 0;
+  std::string name;  ///< empty: unknown
 };
-/// Reads ids and durations of ops from an untrusted file in a graph format: the output of
+/// Reads ids, names and durations of ops from an untrusted file in a graph format: the output of
 /// ho_write_op_times(), or a graph with measured durations. Ignores all other fields.
 /// @return errors of the system; kInvalidArgument if the file does not parse or has no ops.
 [[nodiscard]] Result<std::vector<OpTime>> read_op_times_file(const std::string& path);

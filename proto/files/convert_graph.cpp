@@ -142,7 +142,9 @@ Result<std::vector<OpTime>> read_op_times_file(const std::string& path) {
   if (message.ops().empty()) return Error(Errc::kInvalidArgument, path + ": contains no ops");
   std::vector<OpTime> out;
   out.reserve(static_cast<std::size_t>(message.ops_size()));
-  for (const v1::Op& op : message.ops()) out.push_back({op.id(), op.duration_ns()});
+  for (const v1::Op& op : message.ops()) {
+    out.push_back({op.id(), op.duration_ns(), op.name()});
+  }
   return out;
 }
 

@@ -81,6 +81,17 @@ class Answers(unittest.TestCase):
         self.assertIn(", and --device-memory of at least 251 KiB (256960).", done.stderr)
         self.assertNotIn("a larger --device-memory", done.stderr)
 
+    def test_op_times_whose_ops_have_other_names_are_refused(self):
+        hardware = self.hardware(localDdr=tier(1 << 30))
+        step = graph([weight(1, 1000)], [op(1, [1], name="matmul"), op(2, [1])])
+        other = self.write("other.json", graph([], [op(1, name="softmax"), op(2, name="add")]))
+        done = self.analyze(step, hardware, "--op-times", other, code=2)
+        self.assertIn('op 1 ("softmax") is op 1 ("matmul") in graph step: these are the times of another graph',
+                      done.stderr)
+        same = self.write("same.json", graph([], [op(1, name="matmul", op_ns=7), op(2, name="any", op_ns=8)]))
+        answer = json.loads(self.analyze(step, hardware, "--op-times", same, "-o", "json").stdout)
+        self.assertEqual(answer["compute_ns"], 15)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -5,6 +5,7 @@
 #include <optional>
 #include <unordered_map>
 
+#include "common/model/check_graph.hpp"
 #include "proto/files/convert.hpp"
 
 namespace ho::cli {
@@ -21,6 +22,13 @@ Result<std::size_t> apply_op_times(Graph& graph, const std::vector<std::string>&
       if (found == place.end()) {
         return Error(Errc::kInvalidArgument, file + ": op " + std::to_string(time.id) +
                                                  " is not in graph " + graph.name +
+                                                 ": these are the times of another graph");
+      }
+      const Op& op = graph.ops[found->second];
+      if (!time.name.empty() && !op.name.empty() && time.name != op.name) {
+        return Error(Errc::kInvalidArgument, file + ": " + describe_op(time.id, time.name) +
+                                                 " is " + describe_op(op.id, op.name) +
+                                                 " in graph " + graph.name +
                                                  ": these are the times of another graph");
       }
       auto& best = shortest[found->second];
