@@ -10,7 +10,7 @@ import sys
 import tempfile
 import unittest
 
-from inputs import link
+from inputs import link, training_graph
 
 PROGRAM = os.path.abspath(sys.argv.pop(1))
 
@@ -91,6 +91,18 @@ class Answers(unittest.TestCase):
         same = self.write("same.json", graph([], [op(1, name="matmul", op_ns=7), op(2, name="any", op_ns=8)]))
         answer = json.loads(self.analyze(step, hardware, "--op-times", same, "-o", "json").stdout)
         self.assertEqual(answer["compute_ns"], 15)
+
+    def test_simulation_on_a_machine_that_lacks_room_says_so(self):
+        hardware = self.hardware(localDdr=tier(1 << 30))
+        step = training_graph("step", layers=4, op_ns=1000)  # 16 MiB at their peak
+        self.analyze(step, hardware, "--device-memory", "60%")
+        self.assertEqual(self.run_it("simulate", self.plan, "--hardware", hardware).stderr, "")
+        small = self.write("small.json", {"deviceBytes": "1000", "localDdr": tier(2 << 20)})
+        notes = self.run_it("simulate", self.plan, "--hardware", small).stderr
+        for each in ("MiB of device, which has 1000 B", "MiB of local_ddr, which has 2.00 MiB"):
+            self.assertIn(each, notes)
+        self.assertNotIn("cannot run", self.run_it("simulate", self.plan, "--hardware", small, "--policy",
+                                                   "on-demand-lru").stderr)
 
 
 if __name__ == "__main__":

@@ -69,6 +69,27 @@ std::string to_text(const SimulateArguments& args, const schedule::Schedule& pla
       .text(format);
 }
 
+std::uint64_t capacity_bytes(const Hardware& hardware, const std::string& tier) {
+  if (tier == "device") return hardware.device_bytes;
+  const std::optional<TierSpec>& spec = tier == "local_ddr"    ? hardware.local_ddr
+                                        : tier == "remote_ddr" ? hardware.remote_ddr
+                                                               : hardware.flash;
+  return spec ? spec->capacity_bytes : 0;
+}
+
+/// Notes what the plan needs beyond the tiers of another machine.
+void note_lacks(Console& console, const SimulateArguments& args, const schedule::Schedule& plan,
+                const Hardware& hardware, const analyzer::Simulation& result) {
+  for (const schedule::TierPeak& tier : result.tiers) {
+    const bool device = tier.name == "device";
+    const std::uint64_t needs = device ? plan.arena_bytes : tier.peak_bytes;
+    const std::uint64_t capacity = capacity_bytes(hardware, tier.name);
+    if (needs <= capacity || (device && capacity == 0)) continue;  // 0: no limit is given
+    console.note("the plan cannot run on " + args.hardware + ": it needs " + format_bytes(needs) +
+                 " of " + tier.name + ", which has " + format_bytes(capacity));
+  }
+}
+
 int run_simulate(Console& console, const SimulateArguments& args) {
   auto plan = read_schedule_file(args.schedule);
   if (!plan) return console.refuse(plan.error());
@@ -86,6 +107,7 @@ int run_simulate(Console& console, const SimulateArguments& args) {
     return console.complain(result.error().at(args.schedule),
                             too_small ? kExitInfeasible : kExitBadInput);
   }
+  if (!args.hardware.empty() && !baseline) note_lacks(console, args, *plan, hardware, *result);
   console.print(console.json() ? to_json(args, *plan, *result)
                                : to_text(args, *plan, *result, console.format()));
   return kExitDone;
