@@ -297,6 +297,14 @@ std::string describe_storage(std::uint32_t id, std::string_view name) {
   return describe("storage", id, name);
 }
 
+std::string op_label(std::uint32_t id, const std::string& name) {
+  return name.empty() ? describe_op(id, name) : name;
+}
+
+std::string storage_label(std::uint32_t id, const std::string& name) {
+  return name.empty() ? describe_storage(id, name) : name;
+}
+
 Result<void> check_graph(const Graph& graph) {
   if (graph.ops.empty()) return bad_input("ops: the graph has none");
   if (graph.ops.size() > UINT32_MAX / 4 || graph.storages.size() > UINT32_MAX / 4) {

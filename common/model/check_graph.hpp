@@ -21,6 +21,12 @@ inline constexpr std::uint64_t kDurationNsMax = std::uint64_t{1} << 62U;
 /// Formats a storage as `storage 7 ("w1")`.
 [[nodiscard]] std::string describe_storage(std::uint32_t id, std::string_view name);
 
+/// The name of an op, or `op 12` where it has none. As it is: the reader replaces control
+/// characters.
+[[nodiscard]] std::string op_label(std::uint32_t id, const std::string& name);
+/// The name of a storage, or `storage 7`.
+[[nodiscard]] std::string storage_label(std::uint32_t id, const std::string& name);
+
 /// Checks the rules of a graph (FORMATS.md): unique ids, sane sizes, operands in range, no value
 /// read before it exists, control dependencies that agree with program order.
 /// @return kInvalidArgument for the first broken rule in file order; names the op or storage and

@@ -6,6 +6,7 @@
 
 #include "common/base/check.hpp"
 #include "common/base/units.hpp"
+#include "common/model/check_graph.hpp"
 #include "common/model/links.hpp"
 #include "tools/analyzer/problem/problem.hpp"
 
@@ -82,9 +83,12 @@ class Explainer {
  private:
   [[nodiscard]] std::string op_name(std::int64_t position) const {
     const auto n = static_cast<std::int64_t>(graph_.ops.size());
-    return graph_.ops[static_cast<std::size_t>((position % n + n) % n)].name;
+    const Op& op = graph_.ops[static_cast<std::size_t>((position % n + n) % n)];
+    return op_label(op.id, op.name);
   }
-  [[nodiscard]] std::string tensor(std::uint32_t s) const { return graph_.storages[s].name; }
+  [[nodiscard]] std::string tensor(std::uint32_t s) const {
+    return storage_label(graph_.storages[s].id, graph_.storages[s].name);
+  }
   [[nodiscard]] std::string tier(std::uint32_t s) const {
     return std::string(schedule::home_tier_name(in_.tiers[in_.tier_of[s]].tier));
   }
@@ -418,8 +422,9 @@ void explain_recompute(const Graph& graph, const OpList& list, const std::vector
   }
   for (std::uint32_t s = 0; s < maker.size(); ++s) {
     if (maker[s] == kNone) continue;
-    choose(s, "written again by " + graph.ops[maker[s]].name + ", which runs twice in " +
-                  format_duration_ns(graph.ops[maker[s]].duration_ns) +
+    const Op& op = graph.ops[maker[s]];
+    choose(s, "written again by " + op_label(op.id, op.name) + ", which runs twice in " +
+                  format_duration_ns(op.duration_ns) +
                   " each: others that it makes, or that are made from it, are needed again.");
   }
   std::erase_if(explanations, [](const auto& each) { return each.choice.empty(); });
@@ -454,9 +459,9 @@ void explain_waits(schedule::Schedule& schedule) {
       Waits& mine = waits[last[p].second->storage.value()];
       mine.ns += start_ns - free_ns;
       if (mine.count++ < kWaitsListed) {
-        mine.words += (mine.words.empty() ? "" : ", ") + info.name + " (position " +
-                      std::to_string(p) + ") " + format_duration_ns(start_ns - free_ns) +
-                      " for its " +
+        mine.words += (mine.words.empty() ? "" : ", ") + op_label(info.id, info.name) +
+                      " (position " + std::to_string(p) + ") " +
+                      format_duration_ns(start_ns - free_ns) + " for its " +
                       std::string(kind == schedule::CacheOpKind::kDetach
                                       ? "write-back"
                                       : schedule::cache_op_kind_name(kind));

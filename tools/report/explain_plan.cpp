@@ -109,7 +109,8 @@ std::string largest_of(const Schedule& plan, const std::vector<std::uint32_t>& s
     if (best == nullptr || plan.storages[s].bytes > plan.storages[*best].bytes) best = &s;
   }
   if (best == nullptr) return "";
-  return plan.storages[*best].name + " (" + format_bytes(plan.storages[*best].bytes) + ")" +
+  const Storage& storage = plan.storages[*best];
+  return storage_label(storage.id, storage.name) + " (" + format_bytes(storage.bytes) + ")" +
          (storages.size() > 1 ? " and " + std::to_string(storages.size() - 1) + " more" : "");
 }
 
@@ -127,7 +128,8 @@ class Reasons {
 
  private:
   [[nodiscard]] std::string op_at(std::uint32_t p) const {
-    return plan_.ops[plan_.positions[p].op.value()].name + " (position " + std::to_string(p) + ")";
+    const auto& op = plan_.ops[plan_.positions[p].op.value()];
+    return op_label(op.id, op.name) + " (position " + std::to_string(p) + ")";
   }
   /// The first read of the storage after `p` in the step; kNone if there is none.
   [[nodiscard]] std::uint32_t next_read(std::uint32_t s, std::uint32_t p) const {

@@ -8,6 +8,7 @@
 
 #include "common/base/json.hpp"
 #include "common/base/units.hpp"
+#include "common/model/check_graph.hpp"
 #include "tools/report/report_items.hpp"
 #include "tools/report/report_page.hpp"
 
@@ -206,7 +207,7 @@ class ReportPage {
     for (std::size_t i = 0; i < std::min(order.size(), kTensorsShown); ++i) {
       const Storage& storage = schedule_.storages[order[i]];
       json_.begin_object()
-          .field("name", storage.name)
+          .field("name", storage_label(storage.id, storage.name))
           .field("kind", storage_kind_name(storage.kind))
           .field("size", storage.bytes)
           .field("bytes", moved[order[i]]);
@@ -267,7 +268,7 @@ class ReportPage {
       const std::string why =
           awaited[p] < schedule_.cache_ops.size() ? describe_transfer(awaited[p]) : "";
       json_.begin_object()
-          .field("op", op_at(p).name)
+          .field("op", op_label(op_at(p).id, op_at(p).name))
           .field("at", predicted.op_start_ns[p])
           .field("ns", predicted.op_stall_ns[p])
           .field("why", why)
@@ -278,8 +279,9 @@ class ReportPage {
 
   [[nodiscard]] std::string describe_transfer(std::size_t cache_op) const {
     const CacheOp& op = schedule_.cache_ops[cache_op];
+    const Storage& storage = schedule_.storages[op.storage.value()];
     return std::string(schedule::cache_op_kind_name(op.kind)) + " of " +
-           schedule_.storages[op.storage.value()].name + " (" + format_bytes(bytes_of(op)) + ")";
+           storage_label(storage.id, storage.name) + " (" + format_bytes(bytes_of(op)) + ")";
   }
 
   [[nodiscard]] Item compute_item(std::size_t p, Span span, std::uint64_t stall_ns) const {
@@ -413,7 +415,9 @@ class ReportPage {
 
   void drawn_names() {
     json_.key("opNames").begin_array();
-    for (const std::uint32_t op : used_ops_) json_.value(schedule_.ops[op].name);
+    for (const std::uint32_t op : used_ops_) {
+      json_.value(op_label(schedule_.ops[op].id, schedule_.ops[op].name));
+    }
     json_.end().key("opWaits").begin_array();  // parallel to opNames
     for (const std::uint32_t op : used_ops_) {
       const auto waits = waits_for_.find(op);
@@ -422,7 +426,9 @@ class ReportPage {
     json_.end().key("tensors").begin_array();
     for (const std::uint32_t s : used_tensors_) {
       const Storage& storage = schedule_.storages[s];
-      json_.begin_object().field("name", storage.name).field("size", storage.bytes);
+      json_.begin_object()
+          .field("name", storage_label(storage.id, storage.name))
+          .field("size", storage.bytes);
       said_of(s);
       json_.end();
     }

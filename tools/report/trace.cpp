@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/base/json.hpp"
+#include "common/model/check_graph.hpp"
 
 namespace ho::analyzer {
 
@@ -170,11 +171,11 @@ class Trace {
     const auto& op = op_at(p);
     if (stall_ns > 0) {
       const std::uint64_t from_ns = span.start_ns - std::min(stall_ns, span.start_ns);
-      begin_event("X", process, kStalls, "wait for " + op.name, from_ns)
+      begin_event("X", process, kStalls, "wait for " + op_label(op.id, op.name), from_ns)
           .field("dur", micros(span.start_ns - from_ns))
           .end();
     }
-    begin_event("X", process, kCompute, op.name.empty() ? "op" : op.name, span.start_ns)
+    begin_event("X", process, kCompute, op_label(op.id, op.name), span.start_ns)
         .field("dur", micros(std::max(span.end_ns, span.start_ns) - span.start_ns));
     json_.key("args").begin_object().field("position", p).field("id", op.id);
     json_.field("stall_ns", stall_ns);
@@ -190,8 +191,9 @@ class Trace {
     for (std::size_t i = 0; i < tracks.of.size(); ++i) {
       const CacheOp& op = schedule_.cache_ops[i];
       if (op.kind == CacheOpKind::kDetach) continue;
+      const Storage& storage = schedule_.storages[op.storage.value()];
       const std::string name = std::string(schedule::cache_op_kind_name(op.kind)) + " " +
-                               schedule_.storages[op.storage.value()].name;
+                               storage_label(storage.id, storage.name);
       begin_event("X", process, tracks.of[i], name, spans[i].start_ns)
           .field("dur", micros(std::max(spans[i].end_ns, spans[i].start_ns) - spans[i].start_ns))
           .key("args")

@@ -104,6 +104,23 @@ class Answers(unittest.TestCase):
         self.assertNotIn("cannot run", self.run_it("simulate", self.plan, "--hardware", small, "--policy",
                                                    "on-demand-lru").stderr)
 
+    def test_ops_and_tensors_without_a_name_are_called_by_their_ids(self):
+        page, trace = (os.path.join(self.folder, name) for name in ("page.html", "trace.json"))
+        step = graph([weight(5, 100000), weight(6, 100000)], [op(7, [5]), op(8, [6])])
+        self.analyze(step, self.hardware(localDdr=tier(1 << 30)), "--device-memory", "60%", "--report", page,
+                     "--trace", trace)
+        tensor = " ".join(self.run_it("explain", self.plan, "--tensor", "6").stdout.split())
+        for words in ("storage 6 (id 6, WEIGHT", "gap from op 8 to op 8 of the next step", "storage 5 came back for op 7",
+                      "waits: ", "op 8 (position 1)", "moved prefetch storage 6, 97.7 KiB", "access position 1 op 8 ("):
+            self.assertIn(words, tensor)
+        self.assertIn("position 1 op 8 (id 8, ", " ".join(self.run_it("explain", self.plan, "--op", "8").stdout.split()))
+        self.assertIn("storage 6 ", self.run_it("explain", self.plan).stdout)
+        for path, words in ((page, ('"op 8"', '"storage 6"')), (trace, ('"wait for op 8"', '"prefetch storage 6"'))):
+            with open(path, encoding="utf-8") as file:
+                text = file.read()
+            for each in words:
+                self.assertIn(each, text)
+
 
 if __name__ == "__main__":
     unittest.main()

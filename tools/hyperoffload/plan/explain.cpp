@@ -9,6 +9,7 @@
 #include "common/base/units.hpp"
 #include "common/cli/layout.hpp"
 #include "common/cli/nearest.hpp"
+#include "common/model/check_graph.hpp"
 #include "proto/files/convert.hpp"
 #include "tools/hyperoffload/command.hpp"
 #include "tools/report/explain_plan.hpp"
@@ -171,13 +172,16 @@ void write_position(JsonWriter& json, const Schedule& plan, std::size_t p,
   json.end().end();
 }
 
+std::string label(const Storage& storage) { return storage_label(storage.id, storage.name); }
+std::string label(const schedule::OpInfo& op) { return op_label(op.id, op.name); }
+
 std::string describe(const Schedule& plan, const CacheOp& op) {
   const auto position = [&](schedule::Position p) {
     return "position " + std::to_string(p.value()) + " (" +
-           plan.ops[plan.positions[p.value()].op.value()].name + ")";
+           label(plan.ops[plan.positions[p.value()].op.value()]) + ")";
   };
   std::string out = std::string(schedule::cache_op_kind_name(op.kind)) + " " +
-                    plan.storages[op.storage.value()].name + ", " +
+                    label(plan.storages[op.storage.value()]) + ", " +
                     format_bytes(op.range_end_bytes - op.range_begin_bytes) + ", " +
                     format_duration_ns(op.start_ns) + " .. " + format_duration_ns(op.end_ns);
   if (op.after_position) out += ", after " + position(*op.after_position);
@@ -191,7 +195,7 @@ std::string describe(const Schedule& plan, const CacheOp& op) {
 Facts tensor_facts(const Schedule& plan, const schedule::Explanation& why) {
   const std::size_t s = why.storage.value();
   const Storage& storage = plan.storages[s];
-  std::string title = storage.name + " (id " + std::to_string(storage.id) + ", " +
+  std::string title = label(storage) + " (id " + std::to_string(storage.id) + ", " +
                       std::string(storage_kind_name(storage.kind)) + ", " +
                       format_bytes(storage.bytes);
   if (storage.persistent) title += ", persistent";
@@ -213,7 +217,7 @@ Facts tensor_facts(const Schedule& plan, const schedule::Explanation& why) {
     for (const auto& operand : plan.positions[p].operands) {
       if (operand.storage.value() != s) continue;
       facts.add("access", "position " + std::to_string(p) + " " +
-                              plan.ops[plan.positions[p].op.value()].name + " (" +
+                              label(plan.ops[plan.positions[p].op.value()]) + " (" +
                               std::string(access_name(operand.access)) + " at " +
                               std::to_string(operand.device_offset_bytes) + ")");
     }
@@ -228,7 +232,7 @@ Facts position_facts(const Schedule& plan, std::size_t p,
                      const analyzer::PositionExplanation& why) {
   const auto& at = plan.positions[p];
   const auto& op = plan.ops[at.op.value()];
-  Facts facts("position " + std::to_string(p) + "  " + op.name + " (id " + std::to_string(op.id) +
+  Facts facts("position " + std::to_string(p) + "  " + label(op) + " (id " + std::to_string(op.id) +
               ", " + format_duration_ns(op.duration_ns) + (op.phase.empty() ? "" : ", ") +
               op.phase + ")");
   if (p < plan.prediction.op_start_ns.size()) {
@@ -249,7 +253,7 @@ Facts position_facts(const Schedule& plan, std::size_t p,
   if (!why.why.empty()) facts.add("reason", why.why);
   for (const auto& operand : at.operands) {
     const Storage& storage = plan.storages[operand.storage.value()];
-    facts.add("operand", storage.name + ", " + format_bytes(storage.bytes) + ", " +
+    facts.add("operand", label(storage) + ", " + format_bytes(storage.bytes) + ", " +
                              std::string(access_name(operand.access)) + " at " +
                              std::to_string(operand.device_offset_bytes));
   }
@@ -303,7 +307,7 @@ int explain_overview(Console& console, const ExplainArguments& args, const Sched
                {"REASON", Table::Shown::kWide}});
   for (std::size_t i = 0; i < shown; ++i) {
     const auto& why = (*told)[i];
-    table.add({format_bytes(moved[i].first), plan.storages[moved[i].second].name, why.choice,
+    table.add({format_bytes(moved[i].first), label(plan.storages[moved[i].second]), why.choice,
                why.reason});
   }
   console.print(table.text(console.format()));
