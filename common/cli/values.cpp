@@ -30,6 +30,17 @@ CLI::Option* add_parsed(CLI::App& command, const std::string& name, Value& into,
       help);
 }
 
+/// "2%" is 2.
+std::optional<double> parse_percent(std::string_view text) {
+  if (text.empty() || text.back() != '%') return std::nullopt;
+  text.remove_suffix(1);
+  double percent = 0;
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), percent);
+  const bool whole = code == std::errc() && end == text.data() + text.size();
+  if (!whole || !(percent >= 0) || percent > kPercentMax) return std::nullopt;
+  return percent;
+}
+
 /// A name that is equal for all paths to one file: device and inode, or for a new file those of its
 /// folder and the name in it. Nothing for devices, pipes, folders and an empty path.
 std::optional<std::string> identity(const std::string& path) {
@@ -58,12 +69,9 @@ std::uint64_t MemorySize::of(std::uint64_t peak_bytes) const {
 
 std::optional<MemorySize> parse_memory_size(std::string_view text) {
   if (!text.empty() && text.back() == '%') {
-    text.remove_suffix(1);
-    double percent = 0;
-    const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), percent);
-    const bool whole = code == std::errc() && end == text.data() + text.size();
-    if (!whole || !(percent > 0) || percent > kPercentMax) return std::nullopt;
-    return MemorySize{std::nullopt, percent};
+    const auto percent = parse_percent(text);
+    if (!percent || *percent == 0) return std::nullopt;
+    return MemorySize{std::nullopt, *percent};
   }
   const auto bytes = parse_bytes(text);
   if (!bytes || *bytes == 0) return std::nullopt;
@@ -176,11 +184,12 @@ CLI::Option* add_memory(CLI::App& command, const std::string& name, std::optiona
 CLI::Option* add_share(CLI::App& command, const std::string& name, std::optional<double>& into,
                        const std::string& help) {
   const auto parse = [](std::string_view text) -> std::optional<double> {
-    const auto size = parse_memory_size(text);
-    if (!size || size->bytes) return std::nullopt;
-    return size->percent / 100;
+    const auto percent = parse_percent(text);
+    if (!percent) return std::nullopt;
+    return *percent / 100;
   };
-  return add_parsed(command, name, into, help, parse, "a share, such as 2%")->type_name("N%");
+  return add_parsed(command, name, into, help, parse, "a share from 0% to 10000%, such as 2%")
+      ->type_name("N%");
 }
 
 CLI::Option* add_part(CLI::App& command, const std::string& name, double& into,

@@ -70,6 +70,15 @@ class Answers(unittest.TestCase):
         self.assertEqual(answer["too_long"]["max_overhead"], 0.02)
         self.assertFalse(os.path.exists(self.plan))
 
+    def test_no_overhead_at_all_may_be_asked_for(self):
+        step = graph([weight(1, 1 << 20), weight(2, 1 << 20)], [op(1, [1]), op(2, [2])])
+        hardware = self.hardware(localDdr=tier(1 << 30))
+        answer = json.loads(self.analyze(step, hardware, "--max-overhead", "0%", "-o", "json").stdout)
+        self.assertEqual((answer["stall_ns"], answer["arena_bytes"]), (0, 2 << 20))
+        for refused in ("0", "-1%", "20000%", "%"):
+            done = self.analyze(step, hardware, f"--max-overhead={refused}", code=2)
+            self.assertIn("is not a share from 0% to 10000%, such as 2%", done.stderr)
+
     def test_a_refusal_names_options_and_blames_no_op_for_homes(self):
         storages = [weight(1, 192000), weight(3, 64), weight(8, 64), weight(11, 64), given(6, 128000), given(7, 64000),
                     {"id": 10, "bytes": "128000", "kind": "ACTIVATION"}]
