@@ -128,7 +128,11 @@ class Import(unittest.TestCase):
                 self.assertFalse(os.path.exists(self.path("g.json")))
         self.run_import("onnx", "named", "--dim", "batch=4")
         self.run_import("onnx", "named", "--dim", "batch=x", code=2)
-        self.run_import("onnx", "named", "--dim", "batch=0", code=2)
+        zero = self.run_import("onnx", "named", "--dim", "batch=0", code=2)
+        self.assertIn("SIZE 1 to 999999999", zero.stderr)
+        slip = self.run_import("onnx", "named", "--dim", "batch=4", "--dim", "bach=4", code=2)
+        self.assertIn("--dim bach: no dimension has this name; the model names batch", slip.stderr)
+        self.assertIn("--dim is for onnx", self.run_import("chakra", "stg", "--dim", "batch=4", code=2).stderr)
         for rate in ("0", "-1", "nan", "inf", "fast"):
             self.run_import("chakra", "stg", "--device-flops", rate, code=2)
             self.run_import("chakra", "stg", "--device-bandwidth", rate, code=2)

@@ -76,7 +76,8 @@ Result<void> read_dimensions(const std::vector<std::string>& texts, importers::O
     std::uint64_t size = 0;
     const auto [stop, code] = std::from_chars(begin, end, size);
     if (equals == 0 || code != std::errc() || stop != end || size == 0 || size > kSizeMax) {
-      return Error(Errc::kInvalidArgument, "--dim " + text + ": NAME=SIZE is expected");
+      return Error(Errc::kInvalidArgument, "--dim " + text + ": NAME=SIZE is expected, SIZE 1 to " +
+                                               std::to_string(kSizeMax));
     }
     options.dimensions[text.substr(0, equals)] = size;
   }
@@ -98,6 +99,9 @@ Result<importers::Imported> import_file(const ImportArguments& args) {
 int run_import(Console& console, ImportArguments& args) {
   if (const auto apart = check_files({{args.input}, {args.out}}); !apart) {
     return console.refuse(apart.error());
+  }
+  if (!args.dimensions.empty() && args.format != "onnx") {
+    return console.refuse(Error(Errc::kInvalidArgument, "--dim is for onnx"));
   }
   if (auto read = read_dimensions(args.dimensions, args.options); !read) {
     return console.refuse(read.error());

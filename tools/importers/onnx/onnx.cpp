@@ -3,6 +3,8 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "tools/importers/draft.hpp"
@@ -33,6 +35,7 @@ class GraphWalk {
     for (const auto& [name, tensor] : model_.initializers) {
       values_[name] = Value{tensor, kNone, true};
     }
+    if (auto known = check_dimensions(); !known) return known;
     if (auto added = add_inputs(); !added) return added;
     lost_ = lost_weights(model_);
     biases_ = bias_names(model_);
@@ -54,6 +57,33 @@ class GraphWalk {
   }
 
  private:
+  /// A name that the model does not have is a slip of its writer.
+  [[nodiscard]] Result<void> check_dimensions() const {
+    std::set<std::string_view> names;
+    for (const auto* list : {&model_.inputs, &model_.infos, &model_.outputs}) {
+      for (const OnnxValueInfo& info : *list) {
+        if (!info.sizes) continue;
+        for (const OnnxSize& size : *info.sizes) names.insert(size.name);
+      }
+    }
+    names.erase("");
+    constexpr std::size_t kNamesShown = 10;
+    std::size_t shown = 0;
+    std::string known;
+    for (const std::string_view name : names) {
+      if (shown++ == kNamesShown) break;
+      known += (known.empty() ? "" : ", ") + clean_name(name);
+    }
+    if (names.size() > kNamesShown) known += " and others";
+    for (const auto& [name, size] : options_.dimensions) {
+      if (names.count(name) != 0) continue;
+      return Error(Errc::kInvalidArgument, "--dim " + clean_name(name) +
+                                               ": no dimension has this name; the model names " +
+                                               (known.empty() ? "none" : known));
+    }
+    return {};
+  }
+
   /// Replaces named sizes by the values in the options.
   Result<OnnxTensor> known_of(const OnnxValueInfo& info) {
     OnnxTensor out;
