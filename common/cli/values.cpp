@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <set>
 #include <system_error>
@@ -135,9 +136,11 @@ CLI::Option* add_per_second(CLI::App& command, const std::string& name, double& 
     if (rate && (*rate < bounds.least || *rate > bounds.most)) rate.reset();
     return rate;
   };
-  CLI::Option* const option = add_parsed(
-      command, name, into, help, parse,
-      "a rate from " + format_rate(bounds.least, unit) + " to " + format_rate(bounds.most, unit));
+  const bool open = bounds.most == std::numeric_limits<double>::max();
+  const std::string wanted = "a rate " + std::string(open ? "of at least " : "from ") +
+                             format_rate(bounds.least, unit) +
+                             (open ? "" : " to " + format_rate(bounds.most, unit));
+  CLI::Option* const option = add_parsed(command, name, into, help, parse, wanted);
   option->type_name("RATE");
   if (into != 0) option->default_str(format_rate(into, unit));
   return option;

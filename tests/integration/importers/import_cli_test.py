@@ -134,7 +134,8 @@ class Import(unittest.TestCase):
         self.assertIn("--dim bach: no dimension has this name; the model names batch", slip.stderr)
         self.assertIn("--dim is for onnx", self.run_import("chakra", "stg", "--dim", "batch=4", code=2).stderr)
         for rate in ("0", "-1", "nan", "inf", "fast"):
-            self.run_import("chakra", "stg", "--device-flops", rate, code=2)
+            done = self.run_import("chakra", "stg", "--device-flops", rate, code=2)
+            self.assertIn("is not a rate of at least 1.00 FLOP/s\n", done.stderr)
             self.run_import("chakra", "stg", "--device-bandwidth", rate, code=2)
             self.run_import("chakra", "stg", "--network-bandwidth", rate, code=2)
         self.run_it("import", "tensorflow", "x", "--out", self.path("g.json"), code=2)
