@@ -79,6 +79,11 @@ class Answers(unittest.TestCase):
             done = self.analyze(step, hardware, f"--max-overhead={refused}", code=2)
             self.assertIn("is not a share from 0% to 10000%, such as 2%", done.stderr)
 
+    def test_a_wrong_number_of_copies_is_refused_with_the_option(self):
+        step = graph([weight(1, 1000)], [op(1, [1])])
+        done = self.analyze(step, self.hardware(localDdr=tier(1 << 20)), "--copies", "WEIGHT=3", code=2)
+        self.assertIn("--copies: WEIGHT=3: copies are 1 or 2", done.stderr)
+
     def test_a_refusal_names_options_and_blames_no_op_for_homes(self):
         storages = [weight(1, 192000), weight(3, 64), weight(8, 64), weight(11, 64), given(6, 128000), given(7, 64000),
                     {"id": 10, "bytes": "128000", "kind": "ACTIVATION"}]

@@ -274,7 +274,7 @@ int answer_infeasible(Console& console, const AnalyzeAnswer& answer, const Hardw
 Result<analyzer::BudgetFound> plan(Console& console, const AnalyzeArguments& args,
                                    const Graph& graph, const Hardware& hardware) {
   const auto copies = analyzer::parse_copies(args.copies);
-  if (!copies) return copies.error();
+  if (!copies) return copies.error().at("--copies");
   if (args.max_overhead) {
     const auto progress = [&console](int done, std::uint64_t bytes) {
       console.progress("plan " + std::to_string(done + 1) + ", " + format_bytes(bytes));
