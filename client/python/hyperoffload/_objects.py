@@ -5,6 +5,8 @@ import ctypes
 import json
 import math
 import operator
+import re
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -17,9 +19,10 @@ _U64_MAX = 2 ** 64 - 1
 _PY_BUFFER_WORDS = 16  # a Py_buffer has 10
 # Python acts on a signal, as Ctrl-C, between calls of the library: it waits in parts of this length.
 _WAIT_S = 0.2
-# Buffers' formats, as torch names the types.
+# Buffers' formats, as torch names the types. Before one the order of its bytes may be said.
+_OWN_ORDER = "@=<" if sys.byteorder == "little" else "@=>!"
 _TYPES = {"?": "bool", "b": "int8", "B": "uint8", "c": "uint8", "h": "int16", "H": "uint16",
-          "i": "int32", "l": "int64", "q": "int64", "I": "uint32", "L": "uint64", "Q": "uint64", "e": "float16", "f": "float32",
+          "i": "int32", "q": "int64", "I": "uint32", "Q": "uint64", "e": "float16", "f": "float32",
           "d": "float64", "Zf": "complex64", "Zd": "complex128"}
 
 
@@ -32,6 +35,8 @@ def _number(field, value, most=_U64_MAX):
 
 def _text(field, value):
     """A C string ends at its first NUL."""
+    if not isinstance(value, str):
+        raise TypeError(f"{field}: a {type(value).__name__} is not a text: {value!r}")
     if "\0" in value:
         raise ValueError(f"{field}: {value!r} has a NUL")
     return value.encode()
@@ -103,6 +108,24 @@ def _address_of(view):
     return address
 
 
+def _view_of(name, data):
+    try:
+        view = memoryview(data)
+    except (TypeError, ValueError, BufferError) as error:
+        raise type(error)(f"{name}: not a tensor, and has no buffer: {error}") from error
+    # Names of fields are between colons.
+    if "O" in re.sub(":[^:]*:", "", view.format):
+        raise ValueError(f"{name}: its elements are Python objects: their bytes are addresses in this process")
+    return view
+
+
+def _type_of(view):
+    """Not all arrays write a native type without the order of its bytes: those of ctypes do not."""
+    code = view.format.lstrip(_OWN_ORDER)
+    code = {"l4": "i", "l8": "q", "L4": "I", "L8": "Q"}.get(f"{code}{view.itemsize}", code)
+    return _TYPES.get(code, view.format)
+
+
 def _memory_of(name, data, writes):
     """Returns (what must stay alive, shape, type, element's size, bytes, address)."""
     if hasattr(data, "data_ptr"):
@@ -114,19 +137,18 @@ def _memory_of(name, data, writes):
                 raise ValueError(f"{name}: {lazy}() is true, its memory has other values: give {mend}() of it")
         return (data, tuple(data.shape), str(data.dtype).rsplit(".", 1)[-1], data.element_size(),
                 data.element_size() * data.numel(), data.data_ptr())
-    view = memoryview(data)
+    view = _view_of(name, data)
     if not view.c_contiguous:
         raise ValueError(f"{name}: not contiguous")
     if writes and view.readonly:
         raise ValueError(f"{name}: its memory is read-only, and read() writes to it")
-    return view, view.shape, _TYPES.get(view.format, view.format), view.itemsize, view.nbytes, _address_of(view)
+    return view, view.shape, _type_of(view), view.itemsize, view.nbytes, _address_of(view)
 
 
 def _take(name, value, writes):
     """Returns (ctypes record, shape of the memory, what must stay alive). `writes`: the library writes to the memory."""
     if not isinstance(value, Tile):
-        shape = tuple(value.shape) if hasattr(value, "data_ptr") else memoryview(value).shape
-        value = Tile(value, "", shape)
+        value = Tile(value, "", tuple(value.shape) if hasattr(value, "data_ptr") else _view_of(name, value).shape)
     keep, found, dtype, element, size, address = _memory_of(name, value.data, writes)
     sizes = [_number(f"{name}: shape", size) for size in value.shape] or [1]
     shape = (ctypes.c_uint64 * len(sizes))(*sizes)

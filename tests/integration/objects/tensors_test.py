@@ -43,6 +43,15 @@ class Tensor:
         return ctypes.addressof(self.memory)
 
 
+class Pair(ctypes.Structure):
+    _fields_ = [("number", ctypes.c_int64), ("value", ctypes.py_object)]
+
+
+class Plain(ctypes.Structure):
+    """Its field's name is that of no type."""
+    _fields_ = [("Old", ctypes.c_int64)]
+
+
 def refuses(error, call):
     try:
         call()
@@ -116,8 +125,27 @@ def names_of_types(pool):
             assert reader.describe()["tensors"][0]["dtype"] == "complex64"
 
 
+def buffers_of_other_kinds(pool):
+    """Addresses of Python objects are not published. A refusal names the tensor. A type is the same in arrays of ctypes,
+    which say the order of its bytes."""
+    for kind in (Publisher, Subscriber):
+        for array in (ctypes.py_object * 2, Pair * 2):
+            said = refuses(ValueError, lambda: kind(pool, "kinds", {"w": array()}))
+            assert said.startswith("w: its elements are Python objects"), said
+        for value, tensor in (([1, 2], "w"), (None, "w"), (bytearray(8), 3)):
+            said = refuses(TypeError, lambda: kind(pool, "kinds", {tensor: value}))
+            assert "w: not a tensor" in said or "not a text: 3" in said, said
+    tensors = {"f": (ctypes.c_float * 4)(1.5), "l": (ctypes.c_int64 * 4)(7), "Old": (Plain * 4)()}
+    with Publisher(pool, "kinds", tensors) as writer:
+        writer.publish(1)
+        got = {"f": Tensor((4,), "torch.float32", 4), "l": memoryview(bytearray(32)).cast("l")}
+        read(pool, "kinds", **got)
+        assert memoryview(got["f"].memory).cast("B").cast("f")[0] == 1.5 and got["l"][0] == 7
+
+
 with Node(sys.argv[1], sys.argv[2]) as node:
     lazy_values(node.pool)
     shapes_of_tiles(node.pool)
     read_only(node.pool, node.folder)
     names_of_types(node.pool)
+    buffers_of_other_kinds(node.pool)
