@@ -5,6 +5,7 @@ import ctypes
 import json
 import math
 import operator
+import os
 import re
 import sys
 import threading
@@ -159,10 +160,15 @@ def _take(name, value, writes):
 
 
 class _Object:
+    """A handle of the library. Any thread may call; one call at a time goes on, and close() stops it."""
+
     def __init__(self, pool, name, tensors, mesh, rank, secret, run=0, versions=0, link=0, chunks=0,
                  relay="", exclusive=False):
         self._lib = _library.library()
         _declare(self._lib)
+        self._process, self._is_closing = os.getpid(), False
+        # Reentrant: a signal's handler may close what its thread has just called.
+        self._in_call, self._ending = threading.RLock(), threading.RLock()
         self._keep, self._tensors = [], []
         records = []
         tiles = {}
@@ -211,6 +217,30 @@ class _Object:
                 raise _library.Error("conflict", f"{name}: its memory has moved since this was opened; copy the tensor to one "
                                      "that stays, under fit() in run.paused()")
 
+    def _check_process(self):
+        if os.getpid() != self._process:  # a fork has no threads of the library, so nothing would answer
+            raise RuntimeError(f"this {type(self).__name__} is of another process, which has forked: open one here")
+
+    def _check_open(self):
+        self._check_process()
+        if self._handle is None or self._is_closing:
+            raise RuntimeError(f"this {type(self).__name__} is closed")
+
+    def _call(self, function, *arguments):
+        """Calls the library, which takes one call on a handle at a time."""
+        self._check_open()
+        with self._in_call:
+            self._check_open()
+            try:
+                return _library._check(function(self._handle, *arguments))
+            except _library.Error:
+                self._check_open()  # close() has stopped the call
+                raise
+
+    def _stop(self):
+        with self._ending:
+            getattr(self._lib, self._STOP)(self._handle)
+
     def _move(self, function, *arguments):
         """Calls what moves bytes. Python acts on a signal, as Ctrl-C, on its main thread and between calls of the
         library: another thread makes the call meanwhile. When this returns or raises, the call has ended."""
@@ -219,13 +249,13 @@ class _Object:
         def call():
             if begun.acquire(blocking=False):
                 try:
-                    outcome.append(_library._check(function(self._handle, *arguments)))
+                    outcome.append(self._call(function, *arguments))
                 except BaseException as error:
                     outcome.append(error)
 
         main = threading.main_thread()
         if threading.current_thread() is not main or not main.is_alive():  # at its end Python starts no threads
-            _library._check(function(self._handle, *arguments))
+            self._call(function, *arguments)
             return
         try:
             thread = threading.Thread(target=call, name="hyperoffload")
@@ -238,7 +268,7 @@ class _Object:
             while not ended:
                 with contextlib.suppress(BaseException):
                     while not begun.acquire(blocking=False) and not outcome:
-                        getattr(self._lib, self._STOP)(self._handle)
+                        self._stop()
                         time.sleep(0.01)
                     ended = True
             raise
@@ -250,14 +280,24 @@ class _Object:
             self._pool.close()
 
     def close(self) -> None:
-        """Ends it, and the connection that it made. Versions of a publisher end with it."""
-        handle, self._handle = self._handle, None
-        if handle is None:
+        """Ends it, and the connection that it made. Versions of a publisher end with it. A call of another thread is
+        stopped, and raises RuntimeError, as all later ones do. In a process that was forked nothing happens."""
+        if os.getpid() != self._process:
             return
-        getattr(self._lib, self._CLOSE)(handle)
-        self._keep.clear()  # its buffers may be closed now
-        self._tensors.clear()
-        self._close_pool()
+        self._is_closing = True
+        with self._ending:
+            while not self._in_call.acquire(timeout=0.01):
+                self._stop()
+            try:
+                handle, self._handle = self._handle, None
+                if handle is None:
+                    return
+                getattr(self._lib, self._CLOSE)(handle)
+                self._keep.clear()  # its buffers may be closed now
+                self._tensors.clear()
+                self._close_pool()
+            finally:
+                self._in_call.release()
 
     def __enter__(self) -> Any:
         return self
@@ -295,6 +335,7 @@ class Publisher(_Object):
         0.2 s, and within some seconds more where a node does not answer: then the version is not visible, and may be
         published again (the oldest one may have made room already), or it is as a whole, and publishing it raises
         Error "invalid-argument"."""
+        self._check_open()
         self._check_places()
         self._move(self._lib.ho_publish, _number("version", version))
 
@@ -327,8 +368,7 @@ class Subscriber(_Object):
             begin = time.monotonic()
             part = max(0.0, min(end - begin, _WAIT_S))
             try:
-                _library._check(self._lib.ho_acquire(self._handle, least, most, math.ceil(part * 1000),
-                                                     ctypes.byref(version)))
+                self._call(self._lib.ho_acquire, least, most, math.ceil(part * 1000), ctypes.byref(version))
                 return version.value
             except _library.Error as error:
                 now = time.monotonic()
@@ -342,15 +382,20 @@ class Subscriber(_Object):
         they differ, "conflict" where no version is open. Ctrl-C ends it within 0.2 s, and within some seconds more
         where a node does not answer. After any exception the tensors have bytes of several versions, which no later
         moment changes; the version is open, and read() fetches all of it again."""
+        self._check_open()
         self._check_places()
         self._move(self._lib.ho_object_read)
 
     def release(self) -> None:
-        """Ends the use of the acquired version: its publisher may reuse the memory."""
-        self._lib.ho_object_release(self._handle)
+        """Ends the use of the acquired version: its publisher may reuse the memory. close() does so, too."""
+        if os.getpid() == self._process:
+            with self._in_call:
+                self._lib.ho_object_release(self._handle)
 
     def describe(self) -> dict[str, Any] | None:
         """What the acquired version has, or the last one had: mesh, tensors, and how many bytes read() needs and
         fetches. None: no version was acquired yet."""
-        text = self._lib.ho_object_text(self._handle)
+        self._check_process()
+        with self._in_call:
+            text = self._lib.ho_object_text(self._handle)
         return json.loads(text) if text else None
