@@ -6,6 +6,7 @@ Keys are texts or bytes of any length: what goes to the library is their digest.
 import bisect
 import ctypes
 import hashlib
+import os
 import pathlib
 import select
 import threading
@@ -96,6 +97,7 @@ class Blocks:
         self._lib = _library.library()
         _declare(self._lib)
         self._lock = threading.RLock()
+        self._process = os.getpid()
         self._is_closing, self._closed = False, threading.Event()
         self._pool = _library.Pool(pool, name)
         self._handle = ctypes.c_void_p()
@@ -113,6 +115,8 @@ class Blocks:
         self.event_fd = self._lib.ho_blocks_event_fd(self._handle)
 
     def _check_open(self, begins=False):
+        if os.getpid() != self._process:  # a fork has no threads of the library, so nothing would answer
+            raise RuntimeError("the blocks are of another process, which has forked: open some here")
         if self._handle is None or (begins and self._is_closing):
             raise RuntimeError("the blocks are closed")
 
@@ -254,7 +258,9 @@ class Blocks:
             self._lib.ho_blocks_unpin(self._handle, pin)
 
     def close(self, patience_s=10.0):
-        """Waits for what is under way, and disconnects."""
+        """Waits for what is under way, and disconnects. In a process that was forked nothing happens."""
+        if os.getpid() != self._process:
+            return
         with self._lock:
             is_first, self._is_closing = not self._is_closing, True
         if not is_first:

@@ -204,6 +204,25 @@ class Namespaces(unittest.TestCase):
             blocks.submit(_blocks.EXISTS, ["key"])
         self.daemon.send_signal(signal.SIGCONT)
 
+    def test_a_process_that_was_forked_cannot_use_the_blocks_of_its_parent(self):
+        blocks = self.blocks()
+        memory = (_blocks.ctypes.c_char * BLOCK)()
+        self.assertEqual(blocks.run(_blocks.PUT, [("key", _blocks.ctypes.addressof(memory), BLOCK)]), [True])
+        child = os.fork()
+        if child == 0:
+            signal.alarm(60)  # ends a child that hangs
+            code = 1
+            try:
+                for call in (lambda: blocks.run(_blocks.EXISTS, ["key"]), lambda: blocks.match(["key"]), blocks.poll):
+                    with self.assertRaisesRegex(RuntimeError, "another process"):
+                        call()
+                blocks.close()
+                code = 0
+            finally:
+                os._exit(code)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        self.assertEqual(blocks.run(_blocks.EXISTS, ["key"]), [True])
+
 
 if __name__ == "__main__":
     unittest.main()
