@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 #include <span>
+#include <string_view>
 #include <utility>
 
 #include "common/base/check.hpp"
@@ -54,13 +56,12 @@ Result<void> Publisher::lay_out() {
   manifest_.part = static_cast<std::uint32_t>(*position);
   manifest_.chunking = options_.chunking;
   manifest_.tensors = options_.tensors;
+  std::set<std::string_view> names;
   for (std::size_t i = 0; i < options_.tensors.size(); ++i) {
     const ObjectTensor& tensor = options_.tensors[i];
-    const bool known = std::any_of(
-        options_.tensors.begin(), options_.tensors.begin() + static_cast<std::ptrdiff_t>(i),
-        [&](const ObjectTensor& one) { return one.name == tensor.name; });
-    if (known || tensor.name.empty()) {
-      return Error(Errc::kInvalidArgument, "tensors need names of their own");
+    if (tensor.name.empty()) return Error(Errc::kInvalidArgument, "a tensor has no name");
+    if (!names.insert(tensor.name).second) {
+      return Error(Errc::kInvalidArgument, "two tensors have the name \"" + tensor.name + "\"");
     }
     const auto placement = placement_of(*mesh, tensor);
     if (!placement) return placement.error();

@@ -199,6 +199,24 @@ TEST_CASE("objects: reading a tensor that the object does not have fails at once
   CHECK(std::string(ho_last_error()).find("is complete") == std::string::npos);
 }
 
+TEST_CASE(
+    "objects: a publisher's tensors have different names, and the refusal says which two do not",
+    "[integration]") {
+  TwoNodes nodes;
+  const PoolHandle job = connect_pool(nodes.address(0), "local");
+  Ranks first("1:all", "-", {1000});
+  Ranks second("1:all", "-", {1000});
+  ho_object_options options = first.options(0, 3);
+  options.struct_bytes = sizeof(options);
+  ho_tensor tensors[] = {first.tensor(0), second.tensor(0)};
+  ho_publisher* none = nullptr;
+  CHECK(ho_publisher_open(job.get(), &options, tensors, 2, &none) == HO_INVALID_ARGUMENT);
+  CHECK_THAT(ho_last_error(), Catch::Matchers::Contains("two tensors have the name \"weight\""));
+  tensors[1].name = "bias";
+  REQUIRE(ho_publisher_open(job.get(), &options, tensors, 2, &none) == HO_OK);
+  ho_publisher_close(none);
+}
+
 TEST_CASE("objects: a text that is not UTF-8 is refused at open, and costs no node",
           "[integration]") {
   TwoNodes nodes;
