@@ -114,6 +114,12 @@ Result<void> Publisher::allocate() {
     auto arena = pool_.allocate_on(node, slot_bytes_ * options_.versions);
     if (!arena) {
       last = arena.error();
+      if (last.code() == Errc::kExhausted) {
+        last = Error(Errc::kExhausted, options_.name + ": no node gives memory for " +
+                                           std::to_string(options_.versions) + " versions of " +
+                                           format_bytes(slot_bytes_) + "; the last one that was " +
+                                           "asked: " + last.context());
+      }
       continue;
     }
     arena_ = std::move(arena).value();

@@ -165,6 +165,14 @@ def numbers_and_texts(pool):
     refuses(ValueError, lambda: hyperoffload.Publisher(pool, "numbers", {"x": hyperoffload.Tile(bytearray(8), "-", (-1,))}))
 
 
+def no_room(pool):
+    """A rank's versions are on one node: the refusal says so, and how many there are."""
+    said = refuses(hyperoffload.Error, lambda: hyperoffload.Publisher(pool, "large", {"x": bytearray(12 << 20)}, versions=3))
+    assert said.startswith("exhausted: large: no node gives memory for 3 versions of 12.0 MiB;"), said
+    said = refuses(hyperoffload.Error, lambda: hyperoffload.Publisher(pool, "nameless", {"": bytearray(1)}))
+    assert said == "invalid-argument: a tensor has no name", said
+
+
 def described_after_release(pool):
     with hyperoffload.Publisher(pool, "described", {"x": bytearray(8)}) as writer, \
             hyperoffload.Subscriber(pool, "described", {"x": bytearray(8)}) as reader:
@@ -444,6 +452,7 @@ lease_ms: 600000
         numbers_and_texts(address)
         ranks_of_dtensors(address)
         described_after_release(address)
+        no_room(address)
         waits(address)
         moves(address)
         held_to_a_rate(address)
