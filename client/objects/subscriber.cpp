@@ -80,8 +80,8 @@ Result<std::uint64_t> Subscriber::acquire(const Versions& versions, Duration tim
   for (Duration pause = goes_on ? kPauseMax : kPauseMin;; pause = std::min(2 * pause, kPauseMax)) {
     release_arenas([this](const Arena& arena) { return pool_.is_stale(arena); });
     std::string last;  // why this look did not find one
-    std::string unanswered;
-    const auto found = find(versions, unanswered);
+    Missed missed;
+    const auto found = find(versions, missed);
     if (!found) return found.error();
     for (const Version& version : *found) {
       const auto opened = open(version);
@@ -98,11 +98,13 @@ Result<std::uint64_t> Subscriber::acquire(const Versions& versions, Duration tim
     const TimePoint now = clock_.now();
     if (now >= end) {
       missed_ = versions.min;
-      if (last.empty()) last = unanswered;
+      if (last.empty()) last = missed.unanswered;
       const std::string missing = pool_.out_of_reach();
-      const bool all = missing.empty() && unanswered.empty();
+      const bool all = missing.empty() && missed.unanswered.empty();
       return Error(all ? Errc::kNotFound : Errc::kUnavailable,
-                   none_of(options_.name, versions) + (last.empty() ? "" : "; last: " + last) +
+                   none_of(options_.name, versions) +
+                       (missed.incomplete.empty() ? "" : ": " + missed.incomplete) +
+                       (last.empty() ? "" : "; last: " + last) +
                        (missing.empty() ? "" : "; not asked: " + missing));
     }
     std::this_thread::sleep_for(std::min<Duration>(pause, end - now));
@@ -111,9 +113,8 @@ Result<std::uint64_t> Subscriber::acquire(const Versions& versions, Duration tim
 
 /// Asks the nodes, and lists the versions that are complete, newest first. A version that parts of
 /// two programs were published for is left out, since its name does not say which is meant.
-/// @param reason  why a node did not answer; as it was if all did
 Result<std::vector<Subscriber::Version>> Subscriber::find(const Versions& versions,
-                                                          std::string& reason) {
+                                                          Missed& missed) {
   using Key = std::tuple<std::uint64_t, ObjectChecksum, std::uint32_t>;  // run, description, parts
   std::map<std::uint64_t, std::map<Key, std::map<std::uint32_t, Found>>> all;
   Error last(Errc::kUnavailable, "no node of the pool is left");
@@ -133,7 +134,7 @@ Result<std::vector<Subscriber::Version>> Subscriber::find(const Versions& versio
     auto parts = answer_by(std::move(answer), end);
     if (!parts) {
       last = parts.error().at(node.label);
-      reason = last.context();
+      missed.unanswered = last.context();
       continue;
     }
     answered = true;
@@ -148,9 +149,21 @@ Result<std::vector<Subscriber::Version>> Subscriber::find(const Versions& versio
   if (!answered) return last;
   std::vector<Version> out;
   for (auto version = all.rbegin(); version != all.rend(); ++version) {
-    if (version->second.size() != 1) continue;
     auto& [key, parts] = *version->second.begin();
-    if (parts.size() != std::get<2>(key)) continue;
+    const std::uint64_t last_run = std::get<0>(version->second.rbegin()->first);
+    std::string lacks;
+    if (version->second.size() != 1) {
+      lacks = std::get<0>(key) != last_run ? "parts of several runs"
+                                           : "parts that differ in mesh, tensors or chunks";
+    } else if (parts.size() != std::get<2>(key)) {
+      lacks = std::to_string(parts.size()) + " of " + std::to_string(std::get<2>(key)) + " parts";
+    }
+    if (!lacks.empty()) {
+      if (missed.incomplete.empty()) {
+        missed.incomplete = "version " + std::to_string(version->first) + " has " + lacks;
+      }
+      continue;
+    }
     Version& complete = out.emplace_back();
     for (auto& [position, found] : parts) complete.push_back(std::move(found));
   }

@@ -108,11 +108,16 @@ class Subscriber {
   using Segments = std::pair<std::uint32_t, std::vector<SegmentId>>;  ///< a node's
   /// A version all of whose parts were found, by position.
   using Version = std::vector<Found>;
+  /// Why a look found too little; "" where there is nothing to say.
+  struct Missed {
+    std::string unanswered;  ///< why a node did not answer
+    std::string incomplete;  ///< what the newest version lacks that is there in part
+  };
   struct Fetch;
 
   Subscriber(Pool& pool, const Options& options, layout::Mesh mesh);
   [[nodiscard]] static std::uint64_t identity_of(const Version& version);
-  [[nodiscard]] Result<std::vector<Version>> find(const Versions& versions, std::string& reason);
+  [[nodiscard]] Result<std::vector<Version>> find(const Versions& versions, Missed& missed);
   [[nodiscard]] Result<void> open(const Version& version);
   [[nodiscard]] Result<void> open_parts(const Version& version,
                                         const std::set<std::size_t>& positions);

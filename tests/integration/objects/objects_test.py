@@ -165,6 +165,33 @@ def numbers_and_texts(pool):
     refuses(ValueError, lambda: hyperoffload.Publisher(pool, "numbers", {"x": hyperoffload.Tile(bytearray(8), "-", (-1,))}))
 
 
+def what_a_version_lacks(pool):
+    """A reader that finds none hears why: ranks that are missing, or that do not belong together."""
+    def rank(number, run=1, rows=4, chunks="rows"):
+        tile = hyperoffload.Tile(bytearray(rows // 2), "dp", (rows,))
+        return hyperoffload.Publisher(pool, "lacks", {"x": tile}, mesh="2:dp", rank=number, run=run, chunks=chunks)
+
+    def said():
+        with hyperoffload.Subscriber(pool, "lacks", {"x": bytearray(4)}) as reader:
+            return refuses(hyperoffload.Error, reader.acquire)
+
+    assert said() == "not-found: no version of lacks from 0 on is complete"
+    with rank(0) as first:
+        first.publish(3)
+        assert said() == "not-found: no version of lacks from 0 on is complete: version 3 has 1 of 2 parts"
+        for wrong in ({"rows": 6}, {"chunks": "grid"}):
+            with rank(1, **wrong) as second:
+                second.publish(3)
+                assert said().endswith("version 3 has parts that differ in mesh, tensors or chunks"), said()
+        with rank(1, run=2) as second:
+            second.publish(4)
+            assert said().endswith("version 4 has 1 of 2 parts"), said()
+        with rank(1) as second:
+            second.publish(3)
+            with hyperoffload.Subscriber(pool, "lacks", {"x": bytearray(4)}) as reader:
+                assert reader.acquire() == 3
+
+
 def no_room(pool):
     """A rank's versions are on one node: the refusal says so, and how many there are."""
     said = refuses(hyperoffload.Error, lambda: hyperoffload.Publisher(pool, "large", {"x": bytearray(12 << 20)}, versions=3))
@@ -452,6 +479,7 @@ lease_ms: 600000
         numbers_and_texts(address)
         ranks_of_dtensors(address)
         described_after_release(address)
+        what_a_version_lacks(address)
         no_room(address)
         waits(address)
         moves(address)
