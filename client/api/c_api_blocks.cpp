@@ -98,7 +98,12 @@ Result<BlockItem> read_item(const ho_blocks& blocks, BlockOp op, const ho_block&
   if (op != BlockOp::kGet && op != BlockOp::kPut) return out;
   const bool listed = blocks.sizes.empty() || std::find(blocks.sizes.begin(), blocks.sizes.end(),
                                                         item.bytes) != blocks.sizes.end();
-  if (!listed || item.bytes < kBlockBytesMin || item.bytes > ho::kSegmentBytesMax) {
+  if (item.bytes < kBlockBytesMin || item.bytes > ho::kSegmentBytesMax) {
+    return Error(Errc::kInvalidArgument, "a block has " + std::to_string(kBlockBytesMin) +
+                                             " bytes or more, up to a segment of the pool, not " +
+                                             std::to_string(item.bytes));
+  }
+  if (!listed) {
     return Error(Errc::kInvalidArgument,
                  std::to_string(item.bytes) + " bytes are none of the sizes of these blocks");
   }

@@ -173,6 +173,11 @@ class Namespaces(unittest.TestCase):
         with self.assertRaisesRegex(KeyError, "no request has the ticket 12345"):
             blocks.take(12345)
 
+    def test_a_block_that_is_too_small_is_refused_with_the_limit(self):
+        memory = (_blocks.ctypes.c_char * BLOCK)()
+        with self.assertRaisesRegex(RuntimeError, "a block has 4096 bytes or more"):
+            self.blocks().submit(_blocks.PUT, [("key", _blocks.ctypes.addressof(memory), 4095)])
+
     def test_a_secret_comes_from_a_file(self):
         file = self.folder / "secret"
         file.write_text("sixteen bytes and more\n")
