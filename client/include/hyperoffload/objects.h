@@ -170,7 +170,9 @@ HO_API ho_status ho_acquire(ho_subscriber* subscriber, uint64_t least, uint64_t 
                             uint32_t timeout_ms, uint64_t* version);
 /* Fetches this rank's tiles of the open version with one-sided gets. The first ho_acquire of an
  * object with these tensors and layouts makes the plan for them. Waits for the bytes. After a
- * failure the contents of the memory are not defined.
+ * failure the contents of the memory are not defined. Tensors may share memory if they have equal
+ * values there, as tied weights do. Otherwise one overwrites the other, even after a comparison of
+ * its checksum.
  *
  * HO_OK          all tiles are there, and their checksums are those of the publisher.
  * HO_CONFLICT    no version is open.
