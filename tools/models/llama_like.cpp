@@ -42,6 +42,10 @@ Result<void> check(const LlamaLike& m) {
   }
   if (m.hidden % m.heads != 0) return bad_input("--hidden must be a multiple of --heads");
   if (m.heads % m.kv_heads != 0) return bad_input("--heads must be a multiple of --kv-heads");
+  if (m.micro_batches == 0 || m.micro_batches > kWide) {
+    return bad_input("--batch: 1 to 1048576 micro-batches for a device are allowed, not " +
+                     std::to_string(m.micro_batches));
+  }
   for (const std::uint64_t parallel :
        {m.tensor_parallel, m.data_parallel, m.micro_batches, m.in_flight}) {
     if (parallel == 0 || parallel > kWide) return bad_input("--devices: 1 to 1048576 is allowed");

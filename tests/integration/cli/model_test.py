@@ -161,6 +161,9 @@ class Context(unittest.TestCase):
             refused = {(one["data"], one["tensor"]) for one in self.answer(*words, "--batch", "2")["divisions"]
                        if not one["feasible"]}
             self.assertEqual(refused, {(4, 1)})
+            done = self.run_it(*words, "--batch", "1000000000")
+            self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
+            self.assertIn("--batch: 1 to 1048576 micro-batches for a device are allowed", done.stderr)
             done = self.run_it(*words, "--batch", "4", "--micro-batch", "8")
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertIn("REASON", done.stdout.splitlines()[0])
