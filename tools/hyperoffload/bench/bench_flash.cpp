@@ -1,5 +1,3 @@
-#include <cmath>
-#include <cstdio>
 #include <memory>
 #include <string>
 
@@ -8,6 +6,7 @@
 #include "common/cli/layout.hpp"
 #include "tools/bench/environment.hpp"
 #include "tools/bench/flash/flash_bench.hpp"
+#include "tools/hyperoffload/bench/figures.hpp"
 #include "tools/hyperoffload/command.hpp"
 
 namespace ho::cli {
@@ -23,12 +22,6 @@ struct BenchFlashArguments {
   std::uint32_t inflight = 8;
   Duration seconds = std::chrono::seconds(21);
 };
-
-std::string number(double value, const char* format) {
-  char text[64];
-  std::snprintf(text, sizeof text, format, std::isfinite(value) ? value : 0.0);
-  return text;
-}
 
 std::string to_json(const BenchFlashArguments& arguments, const bench::FlashBenchResult& result) {
   JsonWriter out;

@@ -1,7 +1,5 @@
 #include <hyperoffload/hyperoffload.h>
 
-#include <cmath>
-#include <cstdio>
 #include <map>
 #include <memory>
 #include <string>
@@ -32,12 +30,6 @@ const std::map<std::string, bench::Driver> kDrivers = {{"local", bench::Driver::
                                                        {"ucx", bench::Driver::kUcx},
                                                        {"ofi", bench::Driver::kOfi},
                                                        {"tcp", bench::Driver::kTcp}};
-
-std::string number(double value, const char* format) {
-  char text[64];
-  std::snprintf(text, sizeof text, format, std::isfinite(value) ? value : 0.0);
-  return text;
-}
 
 void write(JsonWriter& json, const bench::Comparison& comparison) {
   json.begin_object().field("name", comparison.name);

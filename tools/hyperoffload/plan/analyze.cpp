@@ -1,8 +1,5 @@
-#include <algorithm>
-#include <array>
 #include <bit>
 #include <chrono>
-#include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,6 +16,7 @@
 #include "tools/analyzer/order_gains.hpp"
 #include "tools/analyzer/smallest_budget.hpp"
 #include "tools/hyperoffload/command.hpp"
+#include "tools/hyperoffload/plan/analyze_answer.hpp"
 #include "tools/hyperoffload/plan/op_times.hpp"
 #include "tools/hyperoffload/pool/measured_hardware.hpp"
 #include "tools/hyperoffload/pool/pool_command.hpp"
@@ -47,186 +45,6 @@ struct AnalyzeArguments {
   std::string graph_out;
 };
 
-/// All parts of the answer.
-struct AnalyzeAnswer {
-  const Graph& graph;
-  std::uint64_t budget_bytes = 0;
-  double analyze_ms = 0;
-  std::size_t measured_ops = 0;  ///< --op-times gives these their durations
-  bool of_pool = false;          ///< the hardware is that of a pool, measured
-};
-
-/// The fields that the object has with and without a plan.
-void write_common(JsonWriter& json, const AnalyzeAnswer& answer) {
-  json.field("graph", answer.graph.name)
-      .field("ops", answer.graph.ops.size())
-      .field("storages", answer.graph.storages.size())
-      .field("device_budget_bytes", answer.budget_bytes)
-      .field("peak_unmanaged_bytes", analyzer::peak_unmanaged_bytes(answer.graph))
-      .field("measured_ops", answer.measured_ops)
-      .field("analyze_ms", answer.analyze_ms);
-}
-
-/// Storages with two homes.
-std::size_t second_homes_of(const schedule::Schedule& plan) {
-  return static_cast<std::size_t>(std::count_if(plan.second_homes.begin(), plan.second_homes.end(),
-                                                [](const auto& home) { return home.has_value(); }));
-}
-
-std::string plan_json(const AnalyzeAnswer& answer, const schedule::Schedule& plan,
-                      const analyzer::OrderGains& order) {
-  const schedule::Prediction& p = plan.prediction;
-  JsonWriter json;
-  json.begin_object();
-  write_common(json, answer);
-  json.field("peak_planned_bytes", p.peak_planned_bytes)
-      .field("arena_bytes", plan.arena_bytes)
-      .field("live_bound_bytes", p.live_bound_bytes)
-      .field("compute_ns", p.compute_ns)
-      .field("step_ns", p.step_ns)
-      .field("stall_ns", p.stall_ns)
-      .field("lower_bound_ns", p.lower_bound_ns)
-      .field("prefetch_bytes", p.prefetch_bytes)
-      .field("store_bytes", p.store_bytes)
-      .field("stage_in_bytes", p.stage_in_bytes)
-      .field("stage_out_bytes", p.stage_out_bytes)
-      .field("recomputed_ops", p.recomputed_ops)
-      .field("moved_ops", p.moved_ops)
-      .field("program_order_step_ns", p.program_order_step_ns)
-      .field("first_step_ns", p.first_step_ns)
-      .field("prologue_ns", p.prologue_ns)
-      .field("epilogue_ns", p.epilogue_ns)
-      .field("program_order_lower_bound_ns", order.program_order_lower_bound_ns)
-      .field("refined_lower_bound_ns", order.refined_lower_bound_ns)
-      .field("program_order_live_peak_bytes", order.program_order_live_peak_bytes)
-      .field("refined_live_peak_bytes", order.refined_live_peak_bytes)
-      .field("cache_ops", plan.cache_ops.size())
-      .field("second_homes", second_homes_of(plan))
-      .field("fingerprint", std::to_string(plan.graph_fingerprint))
-      .field("margin_bandwidth", p.margin_bandwidth)
-      .field("margin_op_time", p.margin_op_time);
-  json.key("tiers").begin_array();
-  for (const auto& tier : p.tiers) {
-    json.begin_object().field("name", tier.name).field("peak_bytes", tier.peak_bytes).end();
-  }
-  json.end().key("channels").begin_array();
-  for (const auto& channel : p.channels) {
-    json.begin_object().field("name", channel.name).field("busy_ns", channel.busy_ns).end();
-  }
-  json.end().end();
-  return std::move(json).text();
-}
-
-/// The capacities that have to be larger besides.
-std::string also(const analyzer::Infeasible& infeasible) {
-  std::string out;
-  for (const auto& need : infeasible.also) {
-    out += ", and " + (need.tier == "device" ? "--device-memory" : need.tier) + " of at least " +
-           format_bytes(need.needs_bytes) + " (" + std::to_string(need.needs_bytes) + ")";
-  }
-  return out;
-}
-
-/// The changes that would make a plan possible.
-std::string advice(const AnalyzeAnswer& answer, const Hardware& hardware,
-                   const analyzer::Infeasible& infeasible) {
-  const std::string needs =
-      format_bytes(infeasible.needs_bytes) + " (" + std::to_string(infeasible.needs_bytes) + ")";
-  if (infeasible.tier == "device") {
-    std::string out = "--device-memory of at least " + needs + also(infeasible);
-    if (!hardware.local_ddr && !hardware.remote_ddr) return out + ", or DDR below the device";
-    return out + ", or a graph whose largest op names less: split it, or unpin what stays";
-  }
-  std::string out =
-      infeasible.tier +
-      (answer.of_pool ? " of at least " + needs + " free in the pool"
-                      : ".capacityBytes of at least " + needs + " in the hardware file") +
-      also(infeasible);
-  if (!hardware.local_ddr && !hardware.remote_ddr) return out;
-  const bool of_device = std::any_of(infeasible.also.begin(), infeasible.also.end(),
-                                     [](const auto& need) { return need.tier == "device"; });
-  if (infeasible.needs_bytes > 0 && !of_device &&
-      answer.budget_bytes < analyzer::peak_unmanaged_bytes(answer.graph)) {
-    out += ", or a larger --device-memory";
-  }
-  if (!hardware.flash && infeasible.tier != "flash") out += ", or flash below local_ddr";
-  return out;
-}
-
-std::string infeasible_json(const AnalyzeAnswer& answer, const analyzer::Infeasible& infeasible,
-                            const std::string& help) {
-  JsonWriter json;
-  json.begin_object();
-  write_common(json, answer);
-  json.key("infeasible")
-      .begin_object()
-      .field("op", infeasible.op_id)
-      .field("op_name", infeasible.op_name)
-      .field("tier", infeasible.tier)
-      .field("needs_bytes", infeasible.needs_bytes)
-      .field("planned", infeasible.proof == analyzer::Infeasible::Proof::kPlanned)
-      .key("also")
-      .begin_array();
-  for (const auto& need : infeasible.also) {
-    json.begin_object().field("tier", need.tier).field("needs_bytes", need.needs_bytes).end();
-  }
-  json.end().field("help", help).end().end();
-  return std::move(json).text();
-}
-
-std::string percent_of(std::uint64_t part, std::uint64_t whole) {
-  std::array<char, 16> text{};
-  const double share = whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
-  std::snprintf(text.data(), text.size(), "%.1f %%", 100 * share);
-  return text.data();
-}
-
-std::string plan_text(const AnalyzeAnswer& answer, const schedule::Schedule& plan,
-                      const analyzer::OrderGains& order, const AnalyzeArguments& args,
-                      Format format) {
-  const schedule::Prediction& p = plan.prediction;
-  Facts facts(answer.graph.name + ": " + std::to_string(answer.graph.ops.size()) + " ops, " +
-              std::to_string(answer.graph.storages.size()) + " storages, planned in " +
-              format_duration_ns(static_cast<std::uint64_t>(answer.analyze_ms * 1e6)));
-  if (answer.measured_ops > 0) {
-    facts.add("durations", std::to_string(answer.measured_ops) + " ops have measured ones");
-  }
-  facts.add("device memory", format_bytes(p.peak_unmanaged_bytes) + " -> " +
-                                 format_bytes(plan.arena_bytes) + " (" +
-                                 percent_of(plan.arena_bytes, p.peak_unmanaged_bytes) +
-                                 "), budget " + format_bytes(answer.budget_bytes));
-  facts.add("step", format_duration_ns(p.step_ns) + ": compute " +
-                        format_duration_ns(p.compute_ns) + " + stall " +
-                        format_duration_ns(p.stall_ns) + "; no plan is below " +
-                        format_duration_ns(p.lower_bound_ns));
-  facts.add("moved per step",
-            format_bytes(p.prefetch_bytes) + " in, " + format_bytes(p.store_bytes) + " out");
-  if (const std::size_t second = second_homes_of(plan); second > 0) {
-    facts.add("copies", std::to_string(second) + " storages have two homes, on different nodes");
-  }
-  facts.add("first step", format_duration_ns(p.first_step_ns) + ", since it fills the device");
-  facts.add("after the last", format_duration_ns(p.epilogue_ns) + " until all values are home");
-  if (p.moved_ops > 0 || p.recomputed_ops > 0) {
-    std::string words = std::to_string(p.moved_ops) + " ops moved, " +
-                        std::to_string(p.recomputed_ops) + " run again";
-    if (p.program_order_step_ns > 0) {
-      words += "; in program order the step takes " + format_duration_ns(p.program_order_step_ns);
-    }
-    facts.add("order", words + "; the live set peaks at " +
-                           format_bytes(order.refined_live_peak_bytes) + " instead of " +
-                           format_bytes(order.program_order_live_peak_bytes));
-  }
-  if (p.margin_bandwidth > 0) {
-    std::array<char, 128> text{};
-    std::snprintf(text.data(), text.size(),
-                  "stalls stay below 2 %% down to %.3g %% of the bandwidths, or with ops that take "
-                  "%.3g %% of their time",
-                  p.margin_bandwidth * 100, p.margin_op_time * 100);
-    facts.add("margin", text.data());
-  }
-  return facts.add("written", args.out).text(format);
-}
-
 /// Writes the schedule, then the report and the trace if asked for.
 Result<void> write_outputs(const AnalyzeArguments& args, const schedule::Schedule& plan,
                            const analyzer::OrderGains& order) {
@@ -252,23 +70,6 @@ Result<std::uint64_t> budget_of(const AnalyzeArguments& args, const Graph& graph
   if (hardware.device_bytes > 0) return hardware.device_bytes;
   return Error(Errc::kInvalidArgument,
                args.hardware + ": no deviceBytes, so --device-memory is needed");
-}
-
-int answer_infeasible(Console& console, const AnalyzeAnswer& answer, const Hardware& hardware,
-                      const analyzer::Infeasible& infeasible) {
-  const std::string help = advice(answer, hardware, infeasible);
-  if (console.json()) console.print(infeasible_json(answer, infeasible, help));
-  // Homes last the whole step, whatever op the object names.
-  const std::string what = infeasible.tier != "device"  ? "the step"
-                           : infeasible.op_name.empty() ? "op " + std::to_string(infeasible.op_id)
-                                                        : "op " + infeasible.op_name;
-  console.complain(
-      Error(Errc::kExhausted, "the " + infeasible.tier + " cannot hold it: " + what + " needs " +
-                                  format_bytes(infeasible.needs_bytes) + " (" +
-                                  std::to_string(infeasible.needs_bytes) + " bytes)"),
-      kExitInfeasible);
-  console.note("What would help: " + help + ".");
-  return kExitInfeasible;
 }
 
 Result<analyzer::BudgetFound> plan(Console& console, const AnalyzeArguments& args,
@@ -303,35 +104,6 @@ Result<analyzer::BudgetFound> plan(Console& console, const AnalyzeArguments& arg
   found.outcome = *std::move(outcome);
   found.short_enough = true;
   return found;
-}
-
-int answer_too_long(Console& console, const AnalyzeArguments& args, const AnalyzeAnswer& answer,
-                    const analyzer::BudgetFound& planned) {
-  const auto& p = std::get<schedule::Schedule>(planned.outcome).prediction;
-  if (console.json()) {
-    JsonWriter json;
-    json.begin_object();
-    write_common(json, answer);
-    json.key("too_long")
-        .begin_object()
-        .field("max_overhead", *args.max_overhead)
-        .field("compute_ns", p.compute_ns)
-        .field("step_ns", p.step_ns)
-        .field("stall_ns", p.stall_ns)
-        .field("lower_bound_ns", p.lower_bound_ns)
-        .end()
-        .end();
-    console.print(std::move(json).text());
-  }
-  console.complain(
-      Error(Errc::kExhausted, "no budget keeps the step within --max-overhead: at " +
-                                  format_bytes(planned.budget_bytes) +
-                                  ", all that the device has or the step uses, "
-                                  "it takes " +
-                                  percent_of(p.step_ns - p.compute_ns, p.compute_ns) +
-                                  " longer than its ops; " + args.out + " is not written"),
-      kExitInfeasible);
-  return kExitInfeasible;
 }
 
 /// Whether the plan goes without the second homes that it would have by default.
@@ -389,7 +161,8 @@ int run_analyze(Console& console, const AnalyzeArguments& args) {
   if (const auto* infeasible = std::get_if<analyzer::Infeasible>(&planned->outcome)) {
     return answer_infeasible(console, answer, hardware, *infeasible);
   }
-  if (!planned->short_enough) return answer_too_long(console, args, answer, *planned);
+  if (!planned->short_enough)
+    return answer_too_long(console, answer, *args.max_overhead, *planned, args.out);
   const auto& plan = std::get<schedule::Schedule>(planned->outcome);
   if (plan.prediction.refused_plans > 0) {
     console.note(
@@ -412,7 +185,7 @@ int run_analyze(Console& console, const AnalyzeArguments& args) {
     }
   }
   console.print(console.json() ? plan_json(answer, plan, order)
-                               : plan_text(answer, plan, order, args, console.format()));
+                               : plan_text(answer, plan, order, args.out, console.format()));
   return kExitDone;
 }
 
