@@ -99,6 +99,9 @@ std::optional<Plan> simple_plan(const PlanMaker& maker, std::vector<std::uint64_
       options.steps = kSteps;
       auto played = maker.play(std::move(options), slots);
       if (!played) continue;
+      // Packing the device would not help; the first such plan tells what homes need.
+      const bool told = home_bytes == nullptr || !home_bytes->empty();
+      if (told && !maker.homes_would_fit(played->decisions)) continue;
       Plan next = maker.pack(std::move(played->decisions), maker.effort().patience);
       if (maker.fits(next)) return next;
       if (home_bytes == nullptr || next.draft.arena_bytes > in.budget_bytes) continue;

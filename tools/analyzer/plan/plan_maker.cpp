@@ -147,6 +147,12 @@ Plan PlanMaker::pack(Decisions decisions, std::uint64_t patience) const {
   return out;
 }
 
+bool PlanMaker::homes_would_fit(Decisions decisions) const {
+  if (staged_) return true;
+  wait_for_latest(in_.lifetimes, decisions);
+  return homes_fit(emit_homes(in_.graph, problem(), decisions), in_.tiers);
+}
+
 TimedStep::List PlanMaker::timed(const std::vector<schedule::CacheOp>& list) const {
   TimedStep::List out{list, std::vector<unsigned>(list.size(), 0)};
   for (std::size_t i = 0; i < list.size(); ++i) {

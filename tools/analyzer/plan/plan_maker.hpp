@@ -69,6 +69,9 @@ class PlanMaker {
   /// local DDR. `step_ns` is set if the plan fits.
   /// @param patience  as in Effort
   [[nodiscard]] Plan pack(Decisions decisions, std::uint64_t patience) const;
+  /// Whether the homes of that plan would fit, in a fraction of pack()'s time; true with flash,
+  /// where that depends on what is staged.
+  [[nodiscard]] bool homes_would_fit(Decisions decisions) const;
   [[nodiscard]] bool fits(const Plan& plan) const;
 
  private:
