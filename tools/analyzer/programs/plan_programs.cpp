@@ -179,7 +179,9 @@ Result<std::optional<RankInfeasible>> plan_fairly(const ProgramsTask& task,
     tasks.push_back(
         {program.graph, program.device_budget_bytes, program.period_ns, runner.program});
   }
-  auto planned = plan_ranks(tasks, left, {{}, Starts::kAnyTime, task.progress});
+  RanksOptions options;  // GCC 12 takes a temporary for one that may be uninitialized
+  options.progress = task.progress;
+  auto planned = plan_ranks(tasks, left, options);
   if (!planned) return planned.error();
   if (const auto* no = std::get_if<RankInfeasible>(&*planned)) return std::optional(*no);
   RanksPlan& ranks = std::get<RanksPlan>(*planned);
