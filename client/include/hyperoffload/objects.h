@@ -171,8 +171,8 @@ HO_API ho_status ho_acquire(ho_subscriber* subscriber, uint64_t least, uint64_t 
 /* Fetches this rank's tiles of the open version with one-sided gets. The first ho_acquire of an
  * object with these tensors and layouts makes the plan for them. Waits for the bytes. After a
  * failure the contents of the memory are not defined. Tensors may share memory if they have equal
- * values there, as tied weights do. Otherwise one overwrites the other, even after a comparison of
- * its checksum.
+ * values there, as tied weights do. Otherwise the last one written stays, even after its checksum
+ * was compared.
  *
  * HO_OK          all tiles are there, and their checksums are those of the publisher.
  * HO_CONFLICT    no version is open.

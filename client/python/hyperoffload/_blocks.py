@@ -4,6 +4,7 @@ Keys are texts or bytes of any length: what goes to the library is their digest.
 """
 
 import bisect
+import contextlib
 import ctypes
 import hashlib
 import os
@@ -114,15 +115,21 @@ class Blocks:
             raise
         self.event_fd = self._lib.ho_blocks_event_fd(self._handle)
 
-    def _check_open(self, begins=False):
-        if os.getpid() != self._process:  # a fork has no threads of the library, so nothing would answer
+    @contextlib.contextmanager
+    def _locked(self):
+        # A fork has no threads of the library, so nothing would answer, and none that would open the lock.
+        if os.getpid() != self._process:
             raise RuntimeError("the blocks are of another process, which has forked: open some here")
+        with self._lock:
+            yield
+
+    def _check_open(self, begins=False):
         if self._handle is None or (begins and self._is_closing):
             raise RuntimeError("the blocks are closed")
 
     def register(self, address, size):
         """Registers memory for all requests to come."""
-        with self._lock:
+        with self._locked():
             self._check_open()
             _library._check(self._lib.ho_register(self._pool.handle, address, size))
             at = bisect.bisect(self._begins, address)
@@ -142,7 +149,7 @@ class Blocks:
                 spans.setdefault((address, address + size), []).append(at)
         ticket = ctypes.c_uint64()
         held = []
-        with self._lock:
+        with self._locked():
             self._check_open(begins=True)
             try:
                 for span, those in spans.items():
@@ -189,7 +196,7 @@ class Blocks:
         """Takes in what is done. Does not wait. Returns the tickets that have ended."""
         done = (_Done * 256)()
         ended = []
-        with self._lock:
+        with self._locked():
             self._check_open()
             while True:
                 count = self._lib.ho_blocks_drain(self._handle, done, len(done))
@@ -205,7 +212,7 @@ class Blocks:
 
     def take(self, ticket):
         """The outcomes of a ticket that has ended, which ends; None: it has not."""
-        with self._lock:
+        with self._locked():
             if ticket in self._left:
                 return None
             if ticket not in self._open:
@@ -246,14 +253,14 @@ class Blocks:
         for at, key in enumerate(keys):
             array[at] = _Block(digest(key), 32, None, 0, 0)
         found, pin = ctypes.c_size_t(), ctypes.c_uint64()
-        with self._lock:
+        with self._locked():
             self._check_open()
             _library._check(self._lib.ho_blocks_match(self._handle, array, len(keys),
                                                       ctypes.byref(found), ctypes.byref(pin)))
         return found.value, pin.value
 
     def unpin(self, pin):
-        with self._lock:
+        with self._locked():
             self._check_open()
             self._lib.ho_blocks_unpin(self._handle, pin)
 
@@ -261,7 +268,7 @@ class Blocks:
         """Waits for what is under way, and disconnects. In a process that was forked nothing happens."""
         if os.getpid() != self._process:
             return
-        with self._lock:
+        with self._locked():
             is_first, self._is_closing = not self._is_closing, True
         if not is_first:
             self._closed.wait(patience_s + 1)
@@ -272,7 +279,7 @@ class Blocks:
                 self.poll()
                 time.sleep(0.001)
         finally:
-            with self._lock:
+            with self._locked():
                 handle, self._handle, self.event_fd = self._handle, None, -1
                 self._lib.ho_blocks_close(handle)
                 self._pool.close()

@@ -114,9 +114,9 @@ def _view_of(name, data):
         view = memoryview(data)
     except (TypeError, ValueError, BufferError) as error:
         raise type(error)(f"{name}: not a tensor, and has no buffer: {error}") from error
-    # Names of fields are between colons.
-    if "O" in re.sub(":[^:]*:", "", view.format):
-        raise ValueError(f"{name}: its elements are Python objects: their bytes are addresses in this process")
+    # Names of fields are between colons. Objects, strings of C, typed pointers and functions are addresses.
+    if re.search("[OzZ&X]", re.sub(":[^:]*:", "", view.format)):
+        raise ValueError(f"{name}: its elements are addresses in this process, as those of Python objects are")
     return view
 
 
@@ -281,23 +281,23 @@ class _Object:
 
     def close(self) -> None:
         """Ends it, and the connection that it made. Versions of a publisher end with it. A call of another thread is
-        stopped, and raises RuntimeError, as all later ones do. In a process that was forked nothing happens."""
+        stopped, and raises RuntimeError, as later ones do. In a process that was forked nothing happens."""
         if os.getpid() != self._process:
             return
         self._is_closing = True
-        with self._ending:
-            while not self._in_call.acquire(timeout=0.01):
-                self._stop()
-            try:
+        while not self._in_call.acquire(timeout=0.01):
+            self._stop()
+        try:
+            with self._ending:
                 handle, self._handle = self._handle, None
-                if handle is None:
-                    return
-                getattr(self._lib, self._CLOSE)(handle)
-                self._keep.clear()  # its buffers may be closed now
-                self._tensors.clear()
-                self._close_pool()
-            finally:
-                self._in_call.release()
+            if handle is None:
+                return
+            getattr(self._lib, self._CLOSE)(handle)
+            self._keep.clear()  # its buffers may be closed now
+            self._tensors.clear()
+            self._close_pool()
+        finally:
+            self._in_call.release()
 
     def __enter__(self) -> Any:
         return self
@@ -395,7 +395,8 @@ class Subscriber(_Object):
     def describe(self) -> dict[str, Any] | None:
         """What the acquired version has, or the last one had: mesh, tensors, and how many bytes read() needs and
         fetches. None: no version was acquired yet."""
-        self._check_process()
+        self._check_open()
         with self._in_call:
+            self._check_open()
             text = self._lib.ho_object_text(self._handle)
         return json.loads(text) if text else None

@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 import types
+import traceback
 import unittest
 
 cli, daemon, library, package = (sys.argv.pop(1) for _ in range(4))
@@ -213,18 +214,33 @@ class Namespaces(unittest.TestCase):
         blocks = self.blocks()
         memory = (_blocks.ctypes.c_char * BLOCK)()
         self.assertEqual(blocks.run(_blocks.PUT, [("key", _blocks.ctypes.addressof(memory), BLOCK)]), [True])
+        held, over = threading.Event(), threading.Event()
+
+        def hold():  # as in a match that waits for the network
+            with blocks._lock:
+                held.set()
+                over.wait()
+
+        other = threading.Thread(target=hold)
+        other.start()
+        held.wait()
         child = os.fork()
         if child == 0:
             signal.alarm(60)  # ends a child that hangs
             code = 1
             try:
-                for call in (lambda: blocks.run(_blocks.EXISTS, ["key"]), lambda: blocks.match(["key"]), blocks.poll):
+                for call in (lambda: blocks.run(_blocks.EXISTS, ["key"]), lambda: blocks.match(["key"]), blocks.poll,
+                             lambda: blocks.take(1)):
                     with self.assertRaisesRegex(RuntimeError, "another process"):
                         call()
                 blocks.close()
                 code = 0
+            except BaseException:
+                traceback.print_exc()
             finally:
                 os._exit(code)
+        over.set()
+        other.join()
         self.assertEqual(os.waitpid(child, 0)[1], 0)
         self.assertEqual(blocks.run(_blocks.EXISTS, ["key"]), [True])
 

@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "docs"))
 sys.path.insert(0, sys.argv[4])
@@ -35,7 +36,7 @@ def calls_after_close(pool):
         one.close()
         one.close()
     assert refuses(lambda: writer.publish(2)) == "this Publisher is closed"
-    for call in (reader.acquire, reader.read):
+    for call in (reader.acquire, reader.read, reader.describe):
         assert refuses(call) == "this Subscriber is closed"
     reader.release()
 
@@ -80,6 +81,18 @@ def close_from_a_handler(pool):
         assert "closed" in refuses(lambda: call(one))
 
 
+def close_from_everywhere(pool):
+    """A handler closes what another thread is closing, while the main thread is in a call of it."""
+    one = Subscriber(pool, "nobody", {"x": bytearray(8)})
+    signal.signal(signal.SIGALRM, lambda *_: one.close())
+    closing = threading.Timer(0.5, one.close)
+    closing.start()
+    signal.setitimer(signal.ITIMER_REAL, 0.5)
+    assert "closed" in refuses(lambda: one.acquire(timeout=float("inf")))
+    closing.join(timeout=PATIENCE_S)
+    assert not closing.is_alive()
+
+
 def forked(check):
     child = os.fork()
     if child == 0:
@@ -89,6 +102,8 @@ def forked(check):
         try:
             check()
             code = 0
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(code)
     assert os.waitpid(child, 0)[1] == 0
@@ -119,6 +134,6 @@ def forks(pool):
 
 
 with Node(sys.argv[1], sys.argv[2]) as node:
-    for each in (calls_after_close, close_during_calls, close_from_a_handler, forks):
+    for each in (calls_after_close, close_during_calls, close_from_a_handler, close_from_everywhere, forks):
         each(node.pool)
         print(each.__name__)
