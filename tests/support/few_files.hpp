@@ -5,13 +5,14 @@
 
 #include <stdexcept>
 
+#include "common/base/check.hpp"
 #include "common/base/unique_fd.hpp"
 #include "tests/support/seeds.hpp"
 
 namespace ho::test {
 
-/// While it lives, this process can open `more` files; those that others close in the meantime come
-/// on top. Not under a sanitizer (HO_TEST_SANITIZED): that of undefined behaviour opens pipes to
+/// While it lives, this process can open `more` files; files that others close meanwhile add
+/// to these. Not under a sanitizer (HO_TEST_SANITIZED): that of undefined behaviour opens pipes to
 /// see whether an object's memory is there, and without any reports a broken vtable.
 class FewFiles {
  public:
@@ -20,16 +21,17 @@ class FewFiles {
     const UniqueFd lowest(::dup(STDERR_FILENO));
     if (!lowest.valid() || ::getrlimit(RLIMIT_NOFILE, &usual_) != 0)
       throw std::runtime_error("no limit of files");
-    set(static_cast<rlim_t>(lowest.get() + more));
+    if (!set(static_cast<rlim_t>(lowest.get() + more)))
+      throw std::runtime_error("no limit of files");
   }
-  ~FewFiles() { set(usual_.rlim_cur); }
+  ~FewFiles() { HO_CHECK(set(usual_.rlim_cur)); }
   FewFiles(const FewFiles&) = delete;
   FewFiles& operator=(const FewFiles&) = delete;
 
  private:
-  void set(rlim_t files) const {
+  [[nodiscard]] bool set(rlim_t files) const {
     const rlimit limit{files, usual_.rlim_max};
-    (void)::setrlimit(RLIMIT_NOFILE, &limit);
+    return ::setrlimit(RLIMIT_NOFILE, &limit) == 0;
   }
 
   rlimit usual_{};

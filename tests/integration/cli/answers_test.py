@@ -3,8 +3,11 @@
 Usage: answers_test.py HYPEROFFLOAD [unittest arguments]
 """
 
+import contextlib
 import json
 import os
+import pty
+import re
 import subprocess
 import sys
 import tempfile
@@ -69,6 +72,22 @@ class Answers(unittest.TestCase):
         self.assertGreater(answer["too_long"]["step_ns"], 1_000_000)
         self.assertEqual(answer["too_long"]["max_overhead"], 0.02)
         self.assertFalse(os.path.exists(self.plan))
+
+    def test_a_terminal_sees_how_planning_goes(self):
+        ours, theirs = pty.openpty()
+        step = self.write("graph.json", training_graph("step", layers=8, op_ns=100_000))
+        with subprocess.Popen([PROGRAM, "analyze", step, "--hardware", self.hardware(localDdr=tier(1 << 30)),
+                               "--device-memory", "50%", "--out", self.plan], stdout=subprocess.DEVNULL, stderr=theirs) as analyze:
+            os.close(theirs)
+            seen = b""
+            with open(ours, "rb", buffering=0) as screen, contextlib.suppress(OSError):  # the last end was closed
+                while more := screen.read(65536):
+                    seen += more
+        self.assertEqual(analyze.returncode, 0)
+        lines = re.findall(r"\rplan (\d+), (none fits yet|step [\d.]+ [a-z]+)\x1b\[K", seen.decode())
+        self.assertEqual([int(number) for number, _ in lines], list(range(1, len(lines) + 1)))
+        self.assertGreater(len(lines), 1)
+        self.assertIn("step", lines[-1][1])
 
     def test_no_overhead_at_all_may_be_asked_for(self):
         step = graph([weight(1, 1 << 20), weight(2, 1 << 20)], [op(1, [1]), op(2, [2])])

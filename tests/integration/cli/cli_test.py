@@ -5,7 +5,6 @@ Usage: cli_test.py PATH_OF_HYPEROFFLOAD [unittest arguments]
 
 import json
 import os
-import pty
 import socket
 import subprocess
 import sys
@@ -192,16 +191,6 @@ class Analyze(Command):
         self.run_it("analyse", code=2)
         self.run_it(code=2)
 
-
-    def test_a_terminal_sees_how_planning_goes(self):
-        ours, theirs = pty.openpty()
-        self.addCleanup(os.close, ours)
-        subprocess.run([PROGRAM, "analyze", self.graph, "--hardware", self.hardware, "--device-memory", "50%", "--out", self.plan],
-                       stdout=subprocess.DEVNULL, stderr=theirs, timeout=60, check=True)
-        os.close(theirs)
-        seen = os.read(ours, 65536).decode()
-        self.assertRegex(seen, r"^\rplan 1, (none fits yet|step \d[\d.]* ms)\x1b\[K")
-        self.assertRegex(seen, r"plan \d+, step \d[\d.]* ms\x1b\[K\r\n$")
 
     def test_ranks_share_the_nodes_links_and_capacities(self):
         half = json.loads(json.dumps(HARDWARE))

@@ -10,6 +10,7 @@
 #include "tools/bench/environment.hpp"
 #include "tools/bench/pool/pool_bench.hpp"
 #include "tools/bench/transport/transport_bench.hpp"
+#include "tools/hyperoffload/bench/figures.hpp"
 #include "tools/hyperoffload/pool/pool_command.hpp"
 
 namespace ho::cli {

@@ -259,20 +259,20 @@ void add_analyze(Program& program, const PoolOptions& defaults) {
       ->allow_extra_args(false);
   command.add_flag("--keep-order", args->keep_order,
                    "run the ops in the graph's order, each once; planning takes less time");
-  set_manual(command,
-             {"",
-              {"hyperoffload analyze step.json --device-memory 60% --out step.hos",
-               "hyperoffload analyze step.json --hardware hw.json \\",
-               "    --device-memory 60% --out step.hos --report step.html",
-               "hyperoffload analyze step.json --hardware hw.json \\",
-               "    --max-overhead 2% --out step.hos",
-               "hyperoffload analyze step.pb --hardware hw.json --out step.hos \\",
-               "    --op-times step1.json --op-times step2.json -o json"},
-              {{kExitDone, "planned"},
-               {kExitPoolFailed, "without --hardware: the pool cannot be reached"},
-               {kExitNo, "the planner made a mistake; please report it"},
-               {kExitInfeasible,
-                "the budget or --max-overhead cannot be met; says which op needs how much"}}});
+  set_manual(command, {"",
+                       {"hyperoffload analyze step.json --device-memory 60% --out step.hos",
+                        "hyperoffload analyze step.json --hardware hw.json \\",
+                        "    --device-memory 60% --out step.hos --report step.html",
+                        "hyperoffload analyze step.json --hardware hw.json \\",
+                        "    --max-overhead 2% --out step.hos",
+                        "hyperoffload analyze step.pb --hardware hw.json --out step.hos \\",
+                        "    --op-times step1.json --op-times step2.json -o json"},
+                       {{kExitDone, "planned"},
+                        {kExitPoolFailed, "without --hardware: the pool cannot be reached"},
+                        {kExitNo, "the planner made a mistake; please report it"},
+                        {kExitInfeasible,
+                         "the budget or --max-overhead cannot be met; says what lacks room, or how "
+                         "long the step takes"}}});
 }
 
 }  // namespace ho::cli

@@ -185,14 +185,16 @@ std::string plan_text(const AnalyzeAnswer& answer, const schedule::Schedule& pla
   return facts.add("written", out).text(format);
 }
 
+std::string what_needs(const analyzer::Infeasible& why, const std::string& step) {
+  if (why.tier != "device") return step;
+  return "op " + (why.op_name.empty() ? std::to_string(why.op_id) : why.op_name);
+}
+
 int answer_infeasible(Console& console, const AnalyzeAnswer& answer, const Hardware& hardware,
                       const analyzer::Infeasible& infeasible) {
   const std::string help = advice(answer, hardware, infeasible);
   if (console.json()) console.print(infeasible_json(answer, infeasible, help));
-  // Homes last the whole step, whatever op the object names.
-  const std::string what = infeasible.tier != "device"  ? "the step"
-                           : infeasible.op_name.empty() ? "op " + std::to_string(infeasible.op_id)
-                                                        : "op " + infeasible.op_name;
+  const std::string what = what_needs(infeasible, "the step");
   console.complain(
       Error(Errc::kExhausted, "the " + infeasible.tier + " cannot hold it: " + what + " needs " +
                                   format_bytes(infeasible.needs_bytes) + " (" +

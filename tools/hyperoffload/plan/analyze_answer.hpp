@@ -30,6 +30,9 @@ struct AnalyzeAnswer {
                                     const analyzer::OrderGains& order, const std::string& out,
                                     Format format);
 
+/// What needs the bytes that are lacking: an op, or `step` for homes, which last the whole step.
+[[nodiscard]] std::string what_needs(const analyzer::Infeasible& why, const std::string& step);
+
 /// Says why there is no plan, and what would help. @return the exit code.
 int answer_infeasible(Console& console, const AnalyzeAnswer& answer, const Hardware& hardware,
                       const analyzer::Infeasible& infeasible);

@@ -93,7 +93,7 @@ Result<void> read_program(const Names& names, ProgramsInput& inputs, const Progr
 }
 
 /// What the ranks of two programs have of a tensor, by position.
-struct RankBytes {
+struct MovedTensor {
   std::vector<std::uint64_t> stored;  ///< by publishers; equal tiles once
   std::vector<std::uint64_t> needed;  ///< by readers
   std::vector<std::uint64_t> rows;    ///< by readers, in whole chunks of rows
@@ -118,8 +118,8 @@ Result<std::vector<std::uint64_t>> tile_bytes(const layout::Placement& placement
   return out;
 }
 
-Result<RankBytes> move_tensor(const layout::Mesh& from, const layout::Mesh& to,
-                              const ObjectTensor& tensor, const std::string& wanted_layout) {
+Result<MovedTensor> move_tensor(const layout::Mesh& from, const layout::Mesh& to,
+                                const ObjectTensor& tensor, const std::string& wanted_layout) {
   if (auto ok = layout::check_shape(tensor.shape); !ok) return ok.error().at("shape");
   const auto old = client::placement_of(from, tensor);
   if (!old) return old.error().at("from");
@@ -127,7 +127,7 @@ Result<RankBytes> move_tensor(const layout::Mesh& from, const layout::Mesh& to,
   mine.layout = wanted_layout;
   const auto wanted = client::placement_of(to, mine);
   if (!wanted) return wanted.error().at("to");
-  RankBytes out;
+  MovedTensor out;
   auto stored = tile_bytes(*old, tensor);
   if (!stored) return stored.error().at("from");
   out.stored = *std::move(stored);
@@ -217,7 +217,8 @@ Result<void> read_object(ProgramsInput& inputs, const ObjectSpec& spec, std::vec
   std::vector<analyzer::RankBytes> needed = no_bytes(to);
   Grid grid = no_bytes(to);
   // The tensors of a model have few different shapes.
-  std::map<std::tuple<layout::Shape, std::uint64_t, std::string_view, std::string_view>, RankBytes>
+  std::map<std::tuple<layout::Shape, std::uint64_t, std::string_view, std::string_view>,
+           MovedTensor>
       known;
   for (const TensorMove& tensor : *tensors) {
     const std::string where = spec.tensors + ": tensor \"" + tensor.name + "\"";

@@ -12,6 +12,7 @@
 #include "common/base/units.hpp"
 #include "tools/analyzer/analyzer.hpp"
 #include "tools/hyperoffload/command.hpp"
+#include "tools/hyperoffload/plan/analyze_answer.hpp"
 
 namespace ho::cli {
 
@@ -78,9 +79,7 @@ int answer_infeasible(Console& console, const char* field, const Who& who,
   } else {
     name = who;
   }
-  // Homes last the whole step, whatever op the object names.
-  const bool of_op = why.tier == "device" && !why.op_name.empty();
-  const std::string what = of_op ? "op " + why.op_name : "its step";
+  const std::string what = what_needs(why, "its step");
   console.complain(Error(Errc::kExhausted, std::string(field) + " " + name + ": the " + why.tier +
                                                " cannot hold it: " + what + " needs " +
                                                format_bytes(why.needs_bytes) + " (" +
