@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <set>
 #include <span>
 #include <string_view>
@@ -109,22 +110,24 @@ Result<void> Publisher::allocate() {
   });
   if (far != order.end()) std::rotate(far, far + options_.rank % (order.end() - far), order.end());
   Error last(Errc::kUnavailable, "no node of the pool is left");
+  std::optional<Error> full;
   for (const NodeIndex node : order) {
     if (pool_.nodes()[node.value()].fault->reason() != FaultReason::kNone) continue;
     auto arena = pool_.allocate_on(node, slot_bytes_ * options_.versions);
     if (!arena) {
       last = arena.error();
-      if (last.code() == Errc::kExhausted) {
-        last = Error(Errc::kExhausted, options_.name + ": no node gives memory for " +
-                                           std::to_string(options_.versions) + " versions of " +
-                                           format_bytes(slot_bytes_) + "; the last one that was " +
-                                           "asked: " + last.context());
-      }
+      if (last.code() == Errc::kExhausted) full = last;
       continue;
     }
     arena_ = std::move(arena).value();
     node_ = node;
     break;
+  }
+  if (arena_ == nullptr && full) {
+    return Error(Errc::kExhausted, options_.name + ": no node that answered gives memory for " +
+                                       std::to_string(options_.versions) + " versions of " +
+                                       format_bytes(slot_bytes_) +
+                                       "; the last one: " + full->context());
   }
   if (arena_ == nullptr) return last;
   if (arena_->segments.size() > kObjectSegmentsMax) {

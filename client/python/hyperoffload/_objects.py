@@ -226,11 +226,13 @@ class _Object:
         if self._handle is None or self._is_closing:
             raise RuntimeError(f"this {type(self).__name__} is closed")
 
-    def _call(self, function, *arguments):
-        """Calls the library, which takes one call on a handle at a time."""
+    def _call(self, function, *arguments, begins=lambda: True):
+        """Calls the library, which takes one call on a handle at a time, unless `begins` says no when its turn comes."""
         self._check_open()
         with self._in_call:
             self._check_open()
+            if not begins():
+                return None
             try:
                 return _library._check(function(self._handle, *arguments))
             except _library.Error:
@@ -247,11 +249,10 @@ class _Object:
         begun, outcome = threading.Lock(), []
 
         def call():
-            if begun.acquire(blocking=False):
-                try:
-                    outcome.append(self._call(function, *arguments))
-                except BaseException as error:
-                    outcome.append(error)
+            try:
+                outcome.append(self._call(function, *arguments, begins=lambda: begun.acquire(blocking=False)))
+            except BaseException as error:
+                outcome.append(error)
 
         main = threading.main_thread()
         if threading.current_thread() is not main or not main.is_alive():  # at its end Python starts no threads
@@ -262,8 +263,9 @@ class _Object:
             thread.start()
             thread.join()
         except BaseException:
-            # The thread that takes the lock first decides whether there is a call. A call that has not begun is not
-            # stopped: so again, also after Ctrl-C once more.
+            # The thread that takes the lock first decides whether there is a call: one that waits for another thread's
+            # call does not begin, and that one goes on. A call that has begun is stopped again and again, also after
+            # Ctrl-C once more: before it is in the library nothing is stopped.
             ended = False
             while not ended:
                 with contextlib.suppress(BaseException):

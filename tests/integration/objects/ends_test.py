@@ -93,6 +93,30 @@ def close_from_everywhere(pool):
     assert not closing.is_alive()
 
 
+class Stopped(Exception):
+    pass
+
+
+def stopped_while_another_calls(pool):
+    """What the main thread has called waits for another thread's call: a signal ends it, and the other one goes on."""
+    def stop(*_):
+        raise Stopped
+
+    with Publisher(pool, "turns", {"x": bytearray(8 << 20)}, link=SLOW) as writer:
+        ended = in_a_thread(lambda: writer.publish(1))
+        time.sleep(0.5)
+        signal.signal(signal.SIGALRM, stop)
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
+        try:
+            writer.publish(2)
+        except Stopped:
+            pass
+        else:
+            raise AssertionError("not stopped")
+        writer.close()
+        assert "closed" in ended()  # and not "canceled"
+
+
 def forked(check):
     child = os.fork()
     if child == 0:
@@ -134,6 +158,7 @@ def forks(pool):
 
 
 with Node(sys.argv[1], sys.argv[2]) as node:
-    for each in (calls_after_close, close_during_calls, close_from_a_handler, close_from_everywhere, forks):
+    for each in (calls_after_close, close_during_calls, close_from_a_handler, close_from_everywhere,
+                 stopped_while_another_calls, forks):
         each(node.pool)
         print(each.__name__)

@@ -195,7 +195,7 @@ def what_a_version_lacks(pool):
 def no_room(pool):
     """A rank's versions are on one node: the refusal says so, and how many there are."""
     said = refuses(hyperoffload.Error, lambda: hyperoffload.Publisher(pool, "large", {"x": bytearray(12 << 20)}, versions=3))
-    assert said.startswith("exhausted: large: no node gives memory for 3 versions of 12.0 MiB;"), said
+    assert said.startswith("exhausted: large: no node that answered gives memory for 3 versions of 12.0 MiB;"), said
     said = refuses(hyperoffload.Error, lambda: hyperoffload.Publisher(pool, "nameless", {"": bytearray(1)}))
     assert said == "invalid-argument: a tensor has no name", said
 

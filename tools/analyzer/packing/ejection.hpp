@@ -42,7 +42,7 @@ class EjectionSearch {
   std::optional<PlacedItems> placed_;
   Prng prng_{1};
   std::int64_t capacity_ = 0;
-  std::vector<double> displaced_;    ///< per item: how often it was displaced, decaying
+  std::vector<double> displaced_;    ///< per item: one more than it was displaced
   std::vector<std::uint32_t> pool_;  ///< not placed
   std::vector<Taken> taken_;         ///< neighbours of the current item, by low end
   std::vector<double> costs_;        ///< to displace each

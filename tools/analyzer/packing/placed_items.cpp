@@ -7,6 +7,7 @@
 #include "common/base/check.hpp"
 
 namespace ho::packing {
+
 PlacedItems::PlacedItems(const Instance& instance, const Neighbours& neighbours,
                          std::vector<std::int64_t> offsets)
     : instance_(instance),

@@ -28,8 +28,11 @@ class PlacedItems {
   PlacedItems(const Instance& instance, const Neighbours& neighbours,
               std::vector<std::int64_t> offsets);
 
+  /// The item is not placed, and the offset not negative.
   void add(std::uint32_t item, std::int64_t offset);
+  /// The item is placed.
   void remove(std::uint32_t item);
+  /// Per item; -1: not placed.
   [[nodiscard]] const std::vector<std::int64_t>& offsets() const { return offsets_; }
 
   /// Calls visit(taken) for each placed item that shares a section with `item`, the lowest offset
