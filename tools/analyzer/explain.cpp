@@ -196,6 +196,8 @@ std::string Explainer::stay_words(std::uint32_t g) const {
     case StayCause::kNone: break;
     case StayCause::kNotAsked: return where + "the room that others took came from elsewhere";
     case StayCause::kNotNeeded: return where + pass + " went without its room";
+    case StayCause::kDivided:
+      return where + "the plan by which homes were divided among the tiers went without its room";
     case StayCause::kWaitedFor:
       return where + "before " + pass + ", " + op_name(gap.to) + " waited " +
              duration(why.quantity) + " for its fetch, the longest wait; others leave instead";

@@ -45,7 +45,7 @@ struct Step {
     const auto links = analyzer::ChannelLinks::create(hardware);
     const auto plan = analyzer::plan({graph, life, nearest, std::nullopt, *links, budget_bytes, 0});
     REQUIRE_FALSE(plan.infeasible);
-    const auto homes = analyzer::homes_spread(problem, tiers, near, plan.decisions);
+    const auto homes = analyzer::homes_spread(graph, problem, tiers, near, plan.decisions);
     return std::count(homes.begin(), homes.end(), 1);
   }
 };
@@ -97,6 +97,35 @@ TEST_CASE("homes: a preferred further tier that is too small is replaced by the 
   const auto& homes = std::get<schedule::Schedule>(*outcome).homes;
   CHECK(homes[0]->tier == schedule::HomeTier::kLocalDdr);
   CHECK(homes[1]->tier == schedule::HomeTier::kRemoteDdr);
+}
+
+namespace {
+
+/// Plans a step that reads 60 weights of 1000 bytes in turn, as decoding does, on a device for 40
+/// of them and two equal links. @return the step over its lower bound.
+double streamed(std::uint64_t near_capacity_bytes) {
+  test::GraphBuilder build;
+  for (int i = 0; i < 450; ++i) {
+    const auto weight = build.storage(1000, StorageKind::kWeight, true);
+    build.op(100, {weight}, {});
+  }
+  const Graph graph = build.take();
+  Hardware hardware = test::one_tier(1'000'000'000);
+  hardware.remote_ddr = hardware.local_ddr;
+  hardware.local_ddr->capacity_bytes = near_capacity_bytes;
+  const auto outcome = analyzer::analyze(graph, hardware, {300'000, 1});
+  REQUIRE(outcome);
+  REQUIRE(std::holds_alternative<schedule::Schedule>(*outcome));
+  const auto& prediction = std::get<schedule::Schedule>(*outcome).prediction;
+  return static_cast<double>(prediction.step_ns) / static_cast<double>(prediction.lower_bound_ns);
+}
+
+}  // namespace
+
+TEST_CASE("homes: weights that a step streams come over both links, wherever there is room") {
+  CHECK(streamed(10'000'000) < 1.05);
+  CHECK(streamed(300'000) < 1.05);  // not all homes can be near
+  CHECK(streamed(150'000) < 1.2);   // nor half of them
 }
 
 TEST_CASE("homes: the needs of the tiers are known without the device's packing") {

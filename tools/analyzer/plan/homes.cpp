@@ -43,6 +43,63 @@ std::vector<Move> moves_by_need(const Lifetimes& life, const Decisions& decision
   return out;
 }
 
+/// A fetch of each storage that is not decided yet and has its home all the time, in the order of
+/// their first uses.
+std::vector<Move> first_fetches(const Problem& in, const std::vector<std::uint8_t>& decided) {
+  std::vector<Move> out;
+  for (std::uint32_t s = 0; s < decided.size(); ++s) {
+    const auto uses = in.lifetimes.accesses_of(s);
+    if (!decided[s] && in.home_is_static[s] && !uses.empty()) {
+      out.push_back({uses.front().position, s, true});
+    }
+  }
+  std::stable_sort(out.begin(), out.end(),
+                   [](const Move& a, const Move& b) { return a.due < b.due; });
+  return out;
+}
+
+/// Room for homes in two tiers, while they are divided anew. Other values than those that have
+/// their home all the time share slots: one that is near takes room of its own in the further tier,
+/// and none becomes near.
+class SpreadRoom {
+ public:
+  SpreadRoom(const Graph& graph, const Problem& in, const std::vector<PlanTier>& tiers,
+             const std::vector<std::uint8_t>& tier_of, const Decisions& decisions)
+      : in_(in), before_(tier_of) {
+    const Problem problem{in.lifetimes, in.duration_ns,    in.tiers,
+                          tier_of,      in.home_is_static, in.flash};
+    const Draft draft = emit_homes(graph, problem, decisions);
+    for (std::size_t t = 0; t < 2; ++t) {
+      left_[t] = static_cast<std::int64_t>(tiers[t].capacity_bytes -
+                                           std::min(tiers[t].capacity_bytes, draft.home_bytes[t]));
+    }
+    const std::vector<std::uint8_t> hinted = hinted_homes(graph, tiers.size());
+    for (std::uint32_t s = 0; s < tier_of.size(); ++s) {
+      const bool used = !in.lifetimes.accesses_of(s).empty();
+      if (in.home_is_static[s] && hinted[s] == 0 && used) left_[tier_of[s]] += bytes(s);
+    }
+  }
+  /// @return the tier in which it now has its home: `wanted`, if there is room.
+  std::uint8_t take(std::uint32_t s, std::uint8_t wanted) {
+    if (in_.home_is_static[s]) {
+      const std::uint8_t tier = left_[wanted] >= bytes(s) ? wanted : 1 - wanted;
+      left_[tier] -= bytes(s);
+      return tier;
+    }
+    if (before_[s] == 1 || wanted == 0 || left_[1] < bytes(s)) return before_[s];
+    left_[1] -= bytes(s);
+    return 1;
+  }
+
+ private:
+  [[nodiscard]] std::int64_t bytes(std::uint32_t s) const {
+    return static_cast<std::int64_t>(in_.lifetimes.bytes[s]);
+  }
+  const Problem& in_;
+  const std::vector<std::uint8_t>& before_;
+  std::int64_t left_[2] = {};
+};
+
 }  // namespace
 
 std::vector<std::uint8_t> hinted_homes(const Graph& graph, std::size_t tiers) {
@@ -115,7 +172,8 @@ std::vector<PlanTier> shared_links(std::vector<PlanTier> tiers) {
   return tiers;
 }
 
-std::vector<std::uint8_t> homes_spread(const Problem& in, const std::vector<PlanTier>& tiers,
+std::vector<std::uint8_t> homes_spread(const Graph& graph, const Problem& in,
+                                       const std::vector<PlanTier>& tiers,
                                        const std::vector<std::uint8_t>& near_first,
                                        const Decisions& decisions) {
   std::vector<std::uint8_t> tier_of = near_first;
@@ -123,27 +181,29 @@ std::vector<std::uint8_t> homes_spread(const Problem& in, const std::vector<Plan
                            !gains(tiers, &PlanTier::write, &PlanTier::shared_write))) {
     return tier_of;
   }
-  const auto& bytes = in.lifetimes.bytes;
-  std::uint64_t room_bytes = tiers[1].capacity_bytes;
-  for (std::size_t s = 0; s < tier_of.size(); ++s) {
-    if (tier_of[s] == 1) room_bytes -= std::min(room_bytes, bytes[s]);
-  }
-  std::vector<std::uint8_t> decided(tier_of.size(), 0);
+  SpreadRoom room(graph, in, tiers, near_first, decisions);
+  const std::vector<std::uint8_t> hinted = hinted_homes(graph, tiers.size());
+  std::vector<std::uint8_t> decided = hinted;
   std::int64_t busy_ns[2][2] = {};  // per tier: fetches, write-backs
-  for (const Move& move : moves_by_need(in.lifetimes, decisions)) {
-    const std::uint32_t s = move.storage;
-    const auto done_ns = [&](std::size_t tier) {
-      const PlanTier& of = tiers[tier];
-      return busy_ns[tier][move.fetches ? 0 : 1] +
-             transfer_ns(move.fetches ? of.shared_read : of.shared_write, bytes[s]);
-    };
-    if (decided[s] == 0 && tier_of[s] == 0 && done_ns(1) < done_ns(0) && bytes[s] <= room_bytes) {
-      tier_of[s] = 1;
-      room_bytes -= bytes[s];
+  const auto divide = [&](const std::vector<Move>& moves) {
+    for (const Move& move : moves) {
+      const std::uint32_t s = move.storage;
+      const auto done_ns = [&](std::size_t tier) {
+        const PlanTier& of = tiers[tier];
+        return busy_ns[tier][move.fetches ? 0 : 1] +
+               transfer_ns(move.fetches ? of.shared_read : of.shared_write, in.lifetimes.bytes[s]);
+      };
+      if (std::exchange(decided[s], 1) == 0) {
+        const std::uint8_t sooner = done_ns(1) < done_ns(0) ? 1 : 0;
+        tier_of[s] = room.take(s, sooner);
+      }
+      busy_ns[tier_of[s]][move.fetches ? 0 : 1] = done_ns(tier_of[s]);
     }
-    decided[s] = 1;
-    busy_ns[tier_of[s]][move.fetches ? 0 : 1] = done_ns(tier_of[s]);
-  }
+  };
+  divide(moves_by_need(in.lifetimes, decisions));
+  // With other homes other values leave: whichever those are, they shall use both links.
+  std::fill(&busy_ns[0][0], &busy_ns[0][0] + 4, 0);
+  divide(first_fetches(in, decided));
   return tier_of;
 }
 

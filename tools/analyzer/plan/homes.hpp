@@ -23,10 +23,12 @@ namespace ho::analyzer {
 [[nodiscard]] std::vector<PlanTier> shared_links(std::vector<PlanTier> tiers);
 
 /// Divides the transfers of decisions among the links of both tiers: in the order of need, each
-/// storage that is near in `near_first` goes to the link that would finish it sooner.
+/// storage without a hint goes to the link that would finish it sooner, as far as there is room.
+/// So do, among themselves, those that decisions leave on the device.
 /// @param tiers  with their links alone
+/// @param near_first  homes that `decisions` were made for
 /// @return `near_first` if the port leaves no gain.
-[[nodiscard]] std::vector<std::uint8_t> homes_spread(const Problem& input,
+[[nodiscard]] std::vector<std::uint8_t> homes_spread(const Graph& graph, const Problem& input,
                                                      const std::vector<PlanTier>& tiers,
                                                      const std::vector<std::uint8_t>& near_first,
                                                      const Decisions& decisions);

@@ -146,6 +146,7 @@ class Planner {
   PlanMaker maker_;
   std::vector<std::uint8_t> near_first_;       ///< homes before any are spread
   std::int64_t near_first_ns_ = INT64_MAX;     ///< the shortest step with those
+  std::vector<std::uint8_t> spread_leaves_;    ///< gaps that left when homes were spread
   std::vector<std::int64_t> held_slot_bytes_;  ///< of local DDR, for what packing wastes there
   std::uint64_t patience_left_ = maker_.effort().more_patience;
   std::unordered_map<std::uint64_t, Packed> packed_;  ///< by key_of()
@@ -211,6 +212,7 @@ void Planner::hold_back_slots(const std::vector<std::int64_t>& over_bytes) {
 PassOptions Planner::options_of(std::size_t series) const {
   PassOptions options;
   options.held_slot_bytes = held_slot_bytes_;
+  options.first_leaves = spread_leaves_;
   options.latest_starts = kSeries[series].latest_starts;
   options.whole_values = kSeries[series].whole_values;
   options.fewest_bytes = kSeries[series].fewest_bytes;
@@ -276,9 +278,10 @@ void Planner::play_series(std::size_t count) {
 /// Divides the homes among both tiers' links by what the last plan moves.
 /// @return false if nothing changes.
 bool Planner::spread_homes() {
-  auto tier_of = homes_spread(maker_.problem(), in_.tiers, near_first_, last_);
+  auto tier_of = homes_spread(in_.graph, maker_.problem(), in_.tiers, near_first_, last_);
   if (tier_of == near_first_ || tier_of == maker_.tier_of()) return false;
   maker_.use_homes(std::move(tier_of), Links::kShared);
+  spread_leaves_ = last_.moved;
   return true;
 }
 
@@ -366,6 +369,7 @@ std::optional<Plan> Planner::search(std::vector<std::uint64_t>& home_bytes, Sear
       near_first_ns_ = best_.step_ns;
       patience_left_ = maker_.effort().more_patience;
       for (int i = 0; i < kSpreads && !close() && spread_homes(); ++i) play_series(1);
+      spread_leaves_.clear();
       // The best homes, or the last ones if packing them cost more than they gained.
       if (best_.step_ns != INT64_MAX && best_.tier_of != near_first_) {
         maker_.use_homes(best_.tier_of, Links::kShared);

@@ -76,6 +76,11 @@ class Passes {
       if (leaves_[g] || !gap.movable || gap.mandatory || is_free_gap(gap)) continue;
       stays_[g] = {StayCause::kSmall, 1, static_cast<std::int64_t>(step.small_bytes)};
     }
+    for (std::size_t g = 0; g < options.first_leaves.size(); ++g) {
+      if (!leaves_[g] || options.first_leaves[g]) continue;
+      leaves_[g] = 0;
+      stays_[g] = {StayCause::kDivided, 1, 0};
+    }
   }
 
   std::optional<Played> run() {

@@ -13,10 +13,12 @@ struct PassOptions {
   std::vector<std::int64_t> room_bytes = {};       ///< per position, on the device
   std::vector<std::uint64_t> slot_bytes = {};      ///< per tier: room for homes and slots
   std::vector<std::int64_t> held_slot_bytes = {};  ///< per position: of local DDR; empty: none
-  bool latest_starts = false;                      ///< the first pass knows those of idle links
-  bool whole_values = false;  ///< a value that left in one gap may leave in all
-  int waits_avoided = 0;      ///< so many of the longest waits, by other passes
-  bool fewest_bytes = false;  ///< one more pass at last, in which what has room stays
+  /// Per gap: those that may leave in the first pass; empty: all that can.
+  std::vector<std::uint8_t> first_leaves = {};
+  bool latest_starts = false;  ///< the first pass knows those of idle links
+  bool whole_values = false;   ///< a value that left in one gap may leave in all
+  int waits_avoided = 0;       ///< so many of the longest waits, by other passes
+  bool fewest_bytes = false;   ///< one more pass at last, in which what has room stays
   int passes_max = 6;
   int steps = 12;                               ///< per pass, at most
   const std::vector<GapRule>* rules = nullptr;  ///< per gap; null: none. Outlives the call

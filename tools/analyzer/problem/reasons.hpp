@@ -59,6 +59,7 @@ enum class StayCause : std::uint8_t {
   kNone,       ///< it is not, or there was no choice
   kNotAsked,   ///< it might have left; the room that others asked for came from elsewhere
   kNotNeeded,  ///< it did not leave in an earlier pass
+  kDivided,    ///< it did not leave in the plan by which the homes were divided
   kWaitedFor,  ///< an op waited for its fetch in an earlier pass longer than for any other
   kRoomLeft,   ///< the last pass found so much room left beside all that leaves
   kSmall,      ///< the smallest storages are not worth a transfer
