@@ -45,7 +45,8 @@ struct Step {
     const auto links = analyzer::ChannelLinks::create(hardware);
     const auto plan = analyzer::plan({graph, life, nearest, std::nullopt, *links, budget_bytes, 0});
     REQUIRE_FALSE(plan.infeasible);
-    const auto homes = analyzer::homes_spread(graph, problem, tiers, near, plan.decisions);
+    const auto homes = analyzer::homes_spread(graph, problem, tiers, near, plan.decisions,
+                                              analyzer::Spread::kMoved);
     return std::count(homes.begin(), homes.end(), 1);
   }
 };

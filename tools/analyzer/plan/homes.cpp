@@ -175,7 +175,7 @@ std::vector<PlanTier> shared_links(std::vector<PlanTier> tiers) {
 std::vector<std::uint8_t> homes_spread(const Graph& graph, const Problem& in,
                                        const std::vector<PlanTier>& tiers,
                                        const std::vector<std::uint8_t>& near_first,
-                                       const Decisions& decisions) {
+                                       const Decisions& decisions, Spread spread) {
   std::vector<std::uint8_t> tier_of = near_first;
   if (tiers.size() < 2 || (!gains(tiers, &PlanTier::read, &PlanTier::shared_read) &&
                            !gains(tiers, &PlanTier::write, &PlanTier::shared_write))) {
@@ -201,7 +201,7 @@ std::vector<std::uint8_t> homes_spread(const Graph& graph, const Problem& in,
     }
   };
   divide(moves_by_need(in.lifetimes, decisions));
-  // With other homes other values leave: whichever those are, they shall use both links.
+  if (spread == Spread::kMoved) return tier_of;
   std::fill(&busy_ns[0][0], &busy_ns[0][0] + 4, 0);
   divide(first_fetches(in, decided));
   return tier_of;

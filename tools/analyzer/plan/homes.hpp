@@ -22,16 +22,21 @@ namespace ho::analyzer {
 /// The tiers' links as transfers find them while all are busy: with their shares of the port.
 [[nodiscard]] std::vector<PlanTier> shared_links(std::vector<PlanTier> tiers);
 
+/// Which homes are divided among the tiers.
+enum class Spread : std::uint8_t {
+  kMoved,  ///< those of values that move
+  kAll,    ///< also, among themselves, those of values that may: with other homes others leave
+};
+
 /// Divides the transfers of decisions among the links of both tiers: in the order of need, each
 /// storage without a hint goes to the link that would finish it sooner, as far as there is room.
-/// So do, among themselves, those that decisions leave on the device.
 /// @param tiers  with their links alone
 /// @param near_first  homes that `decisions` were made for
 /// @return `near_first` if the port leaves no gain.
 [[nodiscard]] std::vector<std::uint8_t> homes_spread(const Graph& graph, const Problem& input,
                                                      const std::vector<PlanTier>& tiers,
                                                      const std::vector<std::uint8_t>& near_first,
-                                                     const Decisions& decisions);
+                                                     const Decisions& decisions, Spread spread);
 
 /// Whether the homes and slots of a draft fit into their tiers.
 [[nodiscard]] bool homes_fit(const Draft& draft, const std::vector<PlanTier>& tiers);

@@ -123,7 +123,7 @@ class Planner {
   void play_with_less_room();
   [[nodiscard]] PassOptions options_of(std::size_t series) const;
   void vary(Homes homes);
-  bool spread_homes();
+  void spread_homes();
   /// The outcome of packing decisions. Their plan was kept if it was the best.
   struct Packed {
     std::vector<std::int64_t> over_bytes;
@@ -276,13 +276,24 @@ void Planner::play_series(std::size_t count) {
 }
 
 /// Divides the homes among both tiers' links by what the last plan moves.
-/// @return false if nothing changes.
-bool Planner::spread_homes() {
-  auto tier_of = homes_spread(in_.graph, maker_.problem(), in_.tiers, near_first_, last_);
-  if (tier_of == near_first_ || tier_of == maker_.tier_of()) return false;
-  maker_.use_homes(std::move(tier_of), Links::kShared);
-  spread_leaves_ = last_.moved;
-  return true;
+void Planner::spread_homes() {
+  const auto divide = [&](const Decisions& by, Spread spread) {
+    auto tier_of = homes_spread(in_.graph, maker_.problem(), in_.tiers, near_first_, by, spread);
+    if (tier_of == near_first_ || tier_of == maker_.tier_of()) return false;
+    maker_.use_homes(std::move(tier_of), Links::kShared);
+    return true;
+  };
+  // A step that streams more than the device holds is shortest if what was divided moves again; if
+  // others have to leave, those use both links, too. Else homes better follow what leaves.
+  const Decisions near = last_;
+  if (divide(near, Spread::kAll)) {
+    spread_leaves_ = near.moved;
+    play_series(1);
+    spread_leaves_.clear();
+    play_series(1);
+  }
+  last_ = near;
+  for (int i = 0; i < kSpreads && !close() && divide(last_, Spread::kMoved); ++i) play_series(1);
 }
 
 /// Looks for a shorter step near the best one: fixes a few gaps, leaves more room or moves a home,
@@ -368,8 +379,7 @@ std::optional<Plan> Planner::search(std::vector<std::uint64_t>& home_bytes, Sear
     if (spreads && (best_.step_ns != INT64_MAX || too_long_played_ || worth_it)) {
       near_first_ns_ = best_.step_ns;
       patience_left_ = maker_.effort().more_patience;
-      for (int i = 0; i < kSpreads && !close() && spread_homes(); ++i) play_series(1);
-      spread_leaves_.clear();
+      spread_homes();
       // The best homes, or the last ones if packing them cost more than they gained.
       if (best_.step_ns != INT64_MAX && best_.tier_of != near_first_) {
         maker_.use_homes(best_.tier_of, Links::kShared);
