@@ -5,18 +5,16 @@
 
 #include "common/base/check.hpp"
 #include "common/base/checksum.hpp"
-#include "common/schedule/print.hpp"
 #include "common/schedule/validate.hpp"
 #include "proto/files/convert.hpp"
 
 namespace {
 
-/// Reads, proves, prints and writes a schedule. Each step may refuse it and nothing worse.
+/// Reads, proves and writes a schedule. Each step may refuse it and nothing worse.
 void use(std::span<const std::byte> file) {
   const auto schedule = ho::decode_schedule(file);
   if (!schedule) return;
   (void)ho::schedule::validate(*schedule);
-  (void)ho::schedule::print(*schedule);
   const std::string encoded = ho::encode_schedule(*schedule);
   const auto again = ho::decode_schedule(std::as_bytes(std::span(encoded.data(), encoded.size())));
   HO_CHECK(again.ok());
