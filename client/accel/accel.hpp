@@ -3,11 +3,21 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "common/base/result.hpp"
 #include "common/base/strong.hpp"
 
 namespace ho::client {
+
+/// An accelerator, as a job names it.
+struct DeviceOptions {
+  enum class Kind : std::uint8_t { kHost, kCuda };
+  std::uint32_t ordinal = 0;  ///< the device's number, among those of its kind
+  void* stream = nullptr;     ///< the job's own, as the driver calls it; null: the usual one
+  std::string library;        ///< of the device's driver; empty: the usual one
+  Kind kind = Kind::kHost;    ///< kHost: none
+};
 
 /// A mark that one lane sets and others wait for. Numbers of one Accel, never given back.
 using AccelEvent = Strong<struct AccelEventTag, std::uint32_t>;

@@ -67,8 +67,6 @@ class Publisher {
   /// The same, as a part of another run's version.
   [[nodiscard]] Result<void> publish(std::uint64_t version, std::uint64_t run);
 
-  [[nodiscard]] std::uint64_t part_bytes() const { return slot_bytes_; }
-
  private:
   /// This rank's part of a tensor.
   struct Tile {

@@ -8,13 +8,14 @@
 
 #include "client/accel/device_order.hpp"
 #include "common/base/result.hpp"
+#include "common/schedule/describe.hpp"
 #include "common/schedule/needed.hpp"
 #include "common/schedule/schedule.hpp"
 
 namespace ho::client {
 
-/// Which of a schedule's three lists a cache op stands in.
-enum class CacheOpList : std::uint8_t { kSteady, kPrologue, kEpilogue };
+using schedule::CacheOpList;
+using schedule::kNeverNeeded;
 
 /// One execution of one cache op. Prologue and epilogue run once: step is 0.
 struct Instance {
@@ -24,8 +25,6 @@ struct Instance {
 
   bool operator==(const Instance&) const = default;
 };
-
-using schedule::kNeverNeeded;
 
 /// A cache op that may start now.
 struct ReadyOp {

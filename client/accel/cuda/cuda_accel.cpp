@@ -67,7 +67,7 @@ class CudaAccel final : public Accel {
   explicit CudaAccel(const Functions& driver) : driver_(driver) {}
   ~CudaAccel() override;
 
-  [[nodiscard]] Result<void> start(const CudaOptions& options);
+  [[nodiscard]] Result<void> start(const DeviceOptions& options);
   [[nodiscard]] Result<void> enter() override;
   [[nodiscard]] Result<void> check_device_memory(std::span<const std::byte> memory) override;
   [[nodiscard]] Result<AccelEvent> make_event() override;
@@ -121,7 +121,7 @@ class CudaAccel final : public Accel {
   std::vector<cuda::Event> events_;
 };
 
-Result<void> CudaAccel::start(const CudaOptions& options) {
+Result<void> CudaAccel::start(const DeviceOptions& options) {
   const cuda::Result begun = driver_.init(0);
   if (begun == cuda::kNoDevice || begun == cuda::kStubLibrary) {
     return Error(Errc::kUnsupported,
@@ -255,7 +255,7 @@ void CudaAccel::unpin(std::span<std::byte> host) {
 
 }  // namespace
 
-Result<std::unique_ptr<Accel>> make_cuda_accel(const CudaOptions& options) {
+Result<std::unique_ptr<Accel>> make_cuda_accel(const DeviceOptions& options) {
   auto driver = open_driver(options.library);
   if (!driver) return driver.error();
   auto made = std::make_unique<CudaAccel>(*driver);

@@ -115,7 +115,7 @@ Result<Engine::Driver> make_driver(const std::string& name, const DriverOptions&
 
 Result<std::unique_ptr<Accel>> make_accel(const DeviceOptions& options) {
   HO_CHECK(options.kind == DeviceOptions::Kind::kCuda);
-  return make_cuda_accel({options.ordinal, options.stream, options.library});
+  return make_cuda_accel(options);
 }
 
 }  // namespace ho::client

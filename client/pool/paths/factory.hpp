@@ -35,15 +35,6 @@ struct DriverOptions {
                                                  const DriverOptions& options, Duration op_deadline,
                                                  const Clock& clock);
 
-/// An accelerator, as a job names it.
-struct DeviceOptions {
-  enum class Kind : std::uint8_t { kHost, kCuda };
-  Kind kind = Kind::kHost;    ///< kHost: none
-  std::uint32_t ordinal = 0;  ///< of the device, among those of its kind
-  void* stream = nullptr;     ///< the job's own, as the device's driver calls it
-  std::string library;        ///< of the device's driver; empty: the usual one
-};
-
 /// Opens an accelerator, of a kind other than kHost. @return kUnsupported: there is no driver, with
 /// what to do; kNotFound: no such device.
 [[nodiscard]] Result<std::unique_ptr<Accel>> make_accel(const DeviceOptions& options);
