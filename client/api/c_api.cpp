@@ -7,6 +7,7 @@
 
 #include "client/api/c_handles.hpp"
 #include "client/include/hyperoffload/hyperoffload.h"
+#include "common/transport/driver_names.hpp"
 
 namespace {
 
@@ -63,7 +64,8 @@ Result<ho::client::PoolOptions> read_options(const ho_connect_options& known) {
       utf8_text(known.name != nullptr ? known.name : "job", "options.name", kJobNameBytesMax);
   if (!name) return name.error();
   options.sessions.name = std::move(*name);
-  auto allowed = ho::client::parse_allowed(known.transport != nullptr ? known.transport : "auto");
+  auto allowed =
+      ho::transport::parse_driver_names(known.transport != nullptr ? known.transport : "auto");
   if (!allowed) return allowed.error();
   options.transport = std::move(*allowed);
   if (known.op_deadline_ms > 0) {

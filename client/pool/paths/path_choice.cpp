@@ -32,10 +32,6 @@ std::optional<std::string> obstacle(std::string_view driver, const AllowedDriver
 
 }  // namespace
 
-Result<AllowedDrivers> parse_allowed(std::string_view text) {
-  return transport::parse_driver_names(text);
-}
-
 Result<PathChoice> choose_path(const AllowedDrivers& allowed, const PathFacts& facts) {
   std::string passed_over;
   for (const std::string_view driver : transport::kDriverNames) {

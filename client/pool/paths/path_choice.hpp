@@ -2,7 +2,6 @@
 
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "common/base/result.hpp"
@@ -10,12 +9,8 @@
 
 namespace ho::client {
 
-/// The drivers a job may use, in no order of preference. "auto" means all.
+/// The drivers a job may use, in no order of preference (transport::parse_driver_names()).
 using AllowedDrivers = std::vector<std::string>;
-
-/// Reads "auto" or a comma-separated list of drivers: one name forces it, one left out is
-/// forbidden. @return kInvalidArgument: an unknown name, or none.
-[[nodiscard]] Result<AllowedDrivers> parse_allowed(std::string_view text);
 
 /// The facts about a node that the choice depends on.
 struct PathFacts {

@@ -1,4 +1,5 @@
 #include "tools/hyperoffload/pool/job_paths.hpp"
+#include "common/transport/driver_names.hpp"
 
 #include <atomic>
 #include <catch2/catch.hpp>
@@ -60,7 +61,7 @@ class Together final : public transport::Transport {
 
 TEST_CASE("job paths: nodes that are asked at once are tried at once, each within its own time") {
   Meeting meeting;
-  const JobPaths paths(*client::parse_allowed("auto"), [&](const std::string&) {
+  const JobPaths paths(*transport::parse_driver_names("auto"), [&](const std::string&) {
     client::Engine::Driver driver;
     driver.transport = std::make_unique<Together>(meeting);
     return Result<client::Engine::Driver>(std::move(driver));

@@ -2,6 +2,8 @@
 
 #include <catch2/catch.hpp>
 
+#include "common/transport/driver_names.hpp"
+
 namespace ho::client {
 namespace {
 
@@ -9,7 +11,7 @@ const std::vector<DriverOffer> kBoth = {{"local"}, {"tcp"}};
 const std::vector<DriverOffer> kFar = {{"tcp"}};
 
 AllowedDrivers allowed(const char* text) {
-  const auto parsed = parse_allowed(text);
+  const auto parsed = transport::parse_driver_names(text);
   REQUIRE(parsed.ok());
   return *parsed;
 }
@@ -69,7 +71,7 @@ TEST_CASE("path choice: over TCP to the same machine it says that local needs th
 TEST_CASE("path choice: unknown and empty names of drivers are refused") {
   for (const char* text : {"", "pigeon", "local,", ",ofi", "local ofi", "auto,ofi"}) {
     INFO(text);
-    CHECK_FALSE(parse_allowed(text).ok());
+    CHECK_FALSE(transport::parse_driver_names(text).ok());
   }
 }
 

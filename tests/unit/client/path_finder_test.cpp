@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "common/transport/driver_names.hpp"
 #include "tests/support/sim_transport.hpp"
 #include "tests/support/stderr_capture.hpp"
 #include "tests/unit/client/fake_node.hpp"
@@ -23,7 +24,8 @@ struct Drivers {
 
   [[nodiscard]] PathFinder finder(const char* allowed) {
     return PathFinder(
-        *parse_allowed(allowed), [this](const std::string& name) { return make(name); }, clock);
+        *transport::parse_driver_names(allowed),
+        [this](const std::string& name) { return make(name); }, clock);
   }
   [[nodiscard]] TimePoint soon() const { return clock.now() + std::chrono::seconds(2); }
   Result<Engine::Driver> make(const std::string& name) {

@@ -13,6 +13,7 @@
 #include "client/pool/paths/path_finder.hpp"
 #include "common/base/json.hpp"
 #include "common/base/units.hpp"
+#include "common/transport/driver_names.hpp"
 #include "proto/files/convert.hpp"
 #include "tools/bench/environment.hpp"
 #include "tools/bench/transport/matrix_bench.hpp"
@@ -224,7 +225,7 @@ int run_bench_matrix(Console& console, const BenchMatrixArguments& arguments) {
   if (const auto apart = check_files({arguments.with, {arguments.profile}}); !apart) {
     return console.refuse(apart.error());
   }
-  const auto allowed = client::parse_allowed(arguments.transport);
+  const auto allowed = transport::parse_driver_names(arguments.transport);
   if (!allowed) return console.refuse(allowed.error());
   const auto others = read_profiles(arguments.with);
   if (!others) return console.refuse(others.error());

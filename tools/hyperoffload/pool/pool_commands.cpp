@@ -7,6 +7,7 @@
 #include "client/pool/paths/path_finder.hpp"
 #include "common/base/json.hpp"
 #include "common/base/units.hpp"
+#include "common/transport/driver_names.hpp"
 #include "proto/control/status_json.hpp"
 #include "tools/hyperoffload/pool/job_paths.hpp"
 #include "tools/hyperoffload/pool/pool_command.hpp"
@@ -284,7 +285,7 @@ void add_status(Program& program, const PoolOptions& defaults) {
   PoolCommand<StatusAnswer> command;
   command.name = "status";
   command.about = "Memory, flash, sessions and state of every node, and how a job reaches it";
-  const auto paths = std::make_shared<JobPaths>(*client::parse_allowed("auto"));
+  const auto paths = std::make_shared<JobPaths>(*transport::parse_driver_names("auto"));
   command.ask = [paths](ControlClient& client, TimePoint deadline) {
     return ask_status(client, *paths, deadline);
   };
