@@ -21,7 +21,6 @@ using ho::client::DeviceOptions;
 using ho::client::Plan;
 using ho::client::Runtime;
 using ho::client::StorageNumber;
-using ho::client::TimelineSpan;
 using ho::client::c_api::check_memory;
 using ho::client::c_api::give_out;
 using ho::client::c_api::guarded;
@@ -85,19 +84,6 @@ Result<DeviceOptions> device_options(const ho_device_memory& memory) {
   options.stream = memory.stream;
   if (memory.cuda_library != nullptr) options.library = memory.cuda_library;
   return options;
-}
-
-struct MeasuredTimeline {
-  std::vector<TimelineSpan> ops;
-  std::vector<TimelineSpan> cache_ops;
-};
-
-Result<MeasuredTimeline> timeline_of(Plan& plan) {
-  MeasuredTimeline measured;
-  measured.ops.resize(plan.position_count());
-  measured.cache_ops.resize(plan.cache_op_count());
-  if (auto ok = plan.timeline(measured.ops, measured.cache_ops); !ok) return ok.error();
-  return measured;
 }
 
 }  // namespace
@@ -322,69 +308,32 @@ ho_status ho_get_storage(ho_runtime* runtime, ho_storage storage, ho_storage_sta
     if (out == nullptr) return null_argument();
     const auto state = it.state(StorageNumber(storage));
     if (!state) return state.error();
-    ho_storage_state filled{};
-    filled.bytes = state->bytes;
-    filled.memory = state->device;
-    filled.on_device = state->on_device ? 1 : 0;
-    filled.at_home = state->at_home ? 1 : 0;
-    return give_out(filled, out);
+    return give_out(*state, out);
   });
 }
 
 ho_status ho_get_counters(const ho_plan* plan, ho_counters* out) {
   return guarded([&]() -> Result<void> {
     if (plan == nullptr || out == nullptr) return null_argument();
-    const auto now = plan->plan->counters();
-    ho_counters filled{};
-    filled.steps = now.steps;
-    filled.stall_ns = now.stall_ns;
-    filled.prefetch_bytes = now.prefetch_bytes;
-    filled.store_bytes = now.store_bytes;
-    filled.last_step_ns = now.last_step_ns;
-    filled.last_step_stall_ns = now.last_step_stall_ns;
-    filled.last_step_prefetch_bytes = now.last_step_prefetch_bytes;
-    filled.last_step_store_bytes = now.last_step_store_bytes;
-    filled.peak_device_bytes = now.peak_device_bytes;
-    filled.stage_in_bytes = now.stage_in_bytes;
-    filled.stage_out_bytes = now.stage_out_bytes;
-    filled.last_step_stage_in_bytes = now.last_step_stage_in_bytes;
-    filled.last_step_stage_out_bytes = now.last_step_stage_out_bytes;
-    return give_out(filled, out);
+    return give_out(plan->plan->counters(), out);
   });
 }
 
 ho_status ho_get_runtime_counters(const ho_runtime* runtime, ho_runtime_counters* out) {
   return guarded([&]() -> Result<void> {
     if (runtime == nullptr || out == nullptr) return null_argument();
-    const auto now = runtime->runtime->counters();
-    ho_runtime_counters filled{};
-    filled.runs = now.runs;
-    filled.steps_left = now.steps_left;
-    filled.fetched_bytes = now.fetched_bytes;
-    filled.stored_bytes = now.stored_bytes;
-    filled.device_bytes = now.device_bytes;
-    filled.peak_device_bytes = now.peak_device_bytes;
-    filled.doubled_storages = now.doubled_storages;
-    filled.halved_storages = now.halved_storages;
-    filled.repaired_storages = now.repaired_storages;
-    filled.nodes = now.nodes;
-    filled.nodes_lost = now.nodes_lost;
-    return give_out(filled, out);
+    return give_out(runtime->runtime->counters(), out);
   });
 }
 
 ho_status ho_get_timeline(const ho_plan* plan, ho_span* ops, ho_span* cache_ops) {
-  static_assert(sizeof(ho_span) == sizeof(TimelineSpan));
   return guarded([&]() -> Result<void> {
     if (plan == nullptr) return null_argument();
-    const auto measured = timeline_of(*plan->plan);
+    const auto measured = plan->plan->timeline();
     if (!measured) return measured.error();
-    const auto copy = [](const TimelineSpan& span) {
-      return ho_span{span.start_ns, span.end_ns, span.stall_ns, span.bytes, span.queued_ns};
-    };
-    if (ops != nullptr) std::transform(measured->ops.begin(), measured->ops.end(), ops, copy);
+    if (ops != nullptr) std::copy(measured->ops.begin(), measured->ops.end(), ops);
     if (cache_ops != nullptr) {
-      std::transform(measured->cache_ops.begin(), measured->cache_ops.end(), cache_ops, copy);
+      std::copy(measured->cache_ops.begin(), measured->cache_ops.end(), cache_ops);
     }
     return {};
   });
@@ -393,11 +342,11 @@ ho_status ho_get_timeline(const ho_plan* plan, ho_span* ops, ho_span* cache_ops)
 ho_status ho_write_op_times(const ho_plan* plan, const char* path) {
   return guarded([&]() -> Result<void> {
     if (plan == nullptr || path == nullptr) return null_argument();
-    const auto measured = timeline_of(*plan->plan);
+    const auto measured = plan->plan->timeline();
     if (!measured) return measured.error();
     std::map<std::uint32_t, std::uint64_t> shortest;
     for (std::uint32_t p = 0; p < measured->ops.size(); ++p) {
-      const TimelineSpan& op = measured->ops[p];
+      const ho_span& op = measured->ops[p];
       const std::uint64_t took_ns = op.end_ns - std::min(op.start_ns, op.end_ns);
       const auto [at, first] = shortest.emplace(plan->plan->position_op(p), took_ns);
       if (!first) at->second = std::min(at->second, took_ns);

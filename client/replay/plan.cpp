@@ -404,8 +404,8 @@ void Plan::run_begins(std::uint64_t first_mark) {
 
 void Plan::run_ends() { run_first_step_.store(kNotRunning); }
 
-PlanCounters Plan::counters() const {
-  PlanCounters now = counters_;
+ho_counters Plan::counters() const {
+  ho_counters now = counters_;
   const bool running = run_first_step_.load() != kNotRunning;
   // The replay's own counts belong to the transfer thread while the plan runs.
   using AtRest = std::uint64_t (Replay::*)() const;
@@ -428,20 +428,19 @@ PlanCounters Plan::counters() const {
   return now;
 }
 
-Result<void> Plan::timeline(std::span<TimelineSpan> ops, std::span<TimelineSpan> cache_ops) {
-  HO_CHECK(ops.size() == position_count_ && cache_ops.size() == cache_op_count_);
+Result<MeasuredTimeline> Plan::timeline() {
   if (!last_run_step_) return conflict("no step is complete since the plan began to run");
   const std::uint64_t step = *last_run_step_;
   const bool running = run_first_step_.load() != kNotRunning;
   const auto retired = [&] { return !running || active_.retired_steps.load() > step; };
-  if (auto ok = runtime_.wait_until(retired, this); !ok) return ok;
-  std::vector<Replay::Span> spans(cache_ops.size());
-  std::vector<std::uint64_t> stalled(cache_ops.size(), 0);
+  if (auto ok = runtime_.wait_until(retired, this); !ok) return ok.error();
+  std::vector<Replay::Span> spans(cache_op_count_);
+  std::vector<std::uint64_t> stalled(cache_op_count_, 0);
   runtime_.pool().engine().call([&] {
     for (std::uint32_t i = 0; i < spans.size(); ++i) {
       spans[i] = replay_->span(i, step, last_start_ticks_);
     }
-    for (std::uint32_t i = 0; i < ops.size(); ++i) {
+    for (std::uint32_t i = 0; i < position_count_; ++i) {
       if (last_times_[i].stalled == 0) continue;
       const auto waited_for = replay_->released_by(step * position_count_ + i);
       if (waited_for) stalled[*waited_for] += last_times_[i].stalled;
@@ -454,19 +453,21 @@ Result<void> Plan::timeline(std::span<TimelineSpan> ops, std::span<TimelineSpan>
   const auto from_start = [&](std::uint64_t ticks) {
     return ns(ticks - std::min(ticks, last_start_ticks_));
   };
+  MeasuredTimeline measured;
   const auto& awaited_bytes = step == 0 ? awaited_bytes_first_ : awaited_bytes_;
-  for (std::uint32_t i = 0; i < ops.size(); ++i) {
+  for (std::uint32_t i = 0; i < position_count_; ++i) {
     const Times& times = last_times_[i];
     const std::uint64_t start_ns = from_start(times.start);
     const std::uint64_t stall_ns = ns(times.stalled);
-    ops[i] = {start_ns, from_start(times.end), stall_ns, awaited_bytes[i],
-              start_ns - std::min(start_ns, stall_ns)};
+    measured.ops.push_back({start_ns, from_start(times.end), stall_ns, awaited_bytes[i],
+                            start_ns - std::min(start_ns, stall_ns)});
   }
-  for (std::uint32_t i = 0; i < cache_ops.size(); ++i) {
-    cache_ops[i] = {from_start(spans[i].start_ticks), from_start(spans[i].end_ticks),
-                    ns(stalled[i]), spans[i].bytes, from_start(spans[i].queued_ticks)};
+  for (std::uint32_t i = 0; i < cache_op_count_; ++i) {
+    measured.cache_ops.push_back({from_start(spans[i].start_ticks), from_start(spans[i].end_ticks),
+                                  ns(stalled[i]), spans[i].bytes,
+                                  from_start(spans[i].queued_ticks)});
   }
-  return {};
+  return measured;
 }
 
 }  // namespace ho::client

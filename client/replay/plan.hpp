@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "client/include/hyperoffload/hyperoffload.h"
 #include "client/replay/active_replay.hpp"
 #include "client/replay/replay.hpp"
 #include "client/replay/storages.hpp"
@@ -19,30 +20,10 @@ namespace ho::client {
 
 class Runtime;
 
-/// Totals and the last step, as ho_counters gives them.
-struct PlanCounters {
-  std::uint64_t steps = 0;
-  std::uint64_t stall_ns = 0;
-  std::uint64_t prefetch_bytes = 0;
-  std::uint64_t store_bytes = 0;
-  std::uint64_t last_step_ns = 0;
-  std::uint64_t last_step_stall_ns = 0;
-  std::uint64_t last_step_prefetch_bytes = 0;
-  std::uint64_t last_step_store_bytes = 0;
-  std::uint64_t stage_in_bytes = 0;
-  std::uint64_t stage_out_bytes = 0;
-  std::uint64_t last_step_stage_in_bytes = 0;
-  std::uint64_t last_step_stage_out_bytes = 0;
-  std::uint64_t peak_device_bytes = 0;
-};
-
-/// One op's or cache op's line of the measured timeline; ho_span says what each number means.
-struct TimelineSpan {
-  std::uint64_t start_ns = 0;
-  std::uint64_t end_ns = 0;
-  std::uint64_t stall_ns = 0;
-  std::uint64_t bytes = 0;
-  std::uint64_t queued_ns = 0;
+/// The last complete step's measured times: by position, and by index in `cache_ops`.
+struct MeasuredTimeline {
+  std::vector<ho_span> ops;
+  std::vector<ho_span> cache_ops;
 };
 
 /// A schedule that a runtime has loaded, on the job's side: where each op waits, and what it finds.
@@ -117,10 +98,9 @@ class Plan {
   /// The number of a storage in the runtime. @return kNotFound: the plan has no such storage, or
   /// the runtime does not track it.
   [[nodiscard]] Result<StorageNumber> number_of(std::uint32_t storage_id) const;
-  [[nodiscard]] PlanCounters counters() const;
+  [[nodiscard]] ho_counters counters() const;
   /// The last complete step, after its cache ops have ended (waits for those in flight).
-  [[nodiscard]] Result<void> timeline(std::span<TimelineSpan> ops,
-                                      std::span<TimelineSpan> cache_ops);
+  [[nodiscard]] Result<MeasuredTimeline> timeline();
 
   // For the runtime, which gives it its turn.
   [[nodiscard]] Replay& replay() { return *replay_; }
@@ -303,7 +283,7 @@ class Plan {
   std::vector<Times> times_;       ///< in the running step, by position
   std::vector<Times> last_times_;  ///< in the last complete one
   std::uint64_t last_start_ticks_ = 0;
-  PlanCounters counters_;
+  ho_counters counters_{};
 };
 
 }  // namespace ho::client

@@ -97,8 +97,8 @@ Runtime::~Runtime() {
   }
 }
 
-RuntimeCounters Runtime::counters() const {
-  RuntimeCounters now = counters_;
+ho_runtime_counters Runtime::counters() const {
+  ho_runtime_counters now = counters_;
   for_each_doubled([&](const DoubledHome& doubled) {
     (storages_->is_whole(doubled) ? now.doubled_storages : now.halved_storages) += 1;
   });

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "client/include/hyperoffload/hyperoffload.h"
 #include "client/pool/pool.hpp"
 #include "client/replay/active_replay.hpp"
 #include "client/replay/plan.hpp"
@@ -16,29 +17,6 @@
 #include "common/base/result.hpp"
 
 namespace ho::client {
-
-/// Totals beside those of plans, as ho_runtime_counters gives them.
-struct RuntimeCounters {
-  std::uint64_t runs = 0;           ///< times that a plan began to run
-  std::uint64_t steps_left = 0;     ///< steps that ended by leave()
-  std::uint64_t fetched_bytes = 0;  ///< outside steps, pool -> device
-  std::uint64_t stored_bytes = 0;   ///< outside steps, device -> pool, epilogues apart
-  std::uint64_t device_bytes = 0;   ///< that the job placed for storages and named
-  std::uint64_t peak_device_bytes = 0;
-  std::uint64_t doubled_storages = 0;   ///< storages with two homes on nodes that are there
-  std::uint64_t halved_storages = 0;    ///< those of which a home is on a lost node
-  std::uint64_t repaired_storages = 0;  ///< times that one got a home in place of a lost one
-  std::uint32_t nodes = 0;              ///< that the job has connected to
-  std::uint32_t nodes_lost = 0;
-};
-
-/// Where a storage's value is, for the job.
-struct StorageState {
-  std::uint64_t bytes = 0;
-  void* device = nullptr;  ///< where the job places device bytes: its address; else null
-  bool on_device = false;
-  bool at_home = false;
-};
 
 /// One job's device memory, the storages whose values come and go there, and the plans for them.
 ///
@@ -89,10 +67,10 @@ class Runtime {
   [[nodiscard]] Result<void> adopt(StorageNumber number, void* address);
   /// The job has freed the storage's device bytes.
   [[nodiscard]] Result<void> forget(StorageNumber number);
-  [[nodiscard]] Result<StorageState> state(StorageNumber number);
+  [[nodiscard]] Result<ho_storage_state> state(StorageNumber number);
 
   /// O(storages).
-  [[nodiscard]] RuntimeCounters counters() const;
+  [[nodiscard]] ho_runtime_counters counters() const;
   [[nodiscard]] std::uint64_t peak_device_bytes() const { return counters_.peak_device_bytes; }
 
   // For its plans.
@@ -187,7 +165,6 @@ class Runtime {
   [[nodiscard]] static Error no_value(const HeldStorage& storage);
   [[nodiscard]] Result<void> settle(StorageNumber number, HeldStorage& storage);
   [[nodiscard]] Result<void> bring_home(StorageNumber number, HeldStorage& storage);
-  [[nodiscard]] Result<void> move_out(StorageNumber number, HeldStorage& storage);
   void take_off(StorageNumber number, HeldStorage& storage);
   [[nodiscard]] Result<void> store(HeldStorage& storage);
   [[nodiscard]] Result<void> fetch_to_device(HeldStorage& storage);
@@ -223,7 +200,7 @@ class Runtime {
   Plan* in_step_ = nullptr;
   std::vector<StorageNumber>
       departed_;  ///< storages of a step that was left: made by it, and still with a value
-  RuntimeCounters counters_;
+  ho_runtime_counters counters_{};
   const SteadyClock clock_;
   std::int64_t copies_missing_ = 0;  ///< as the job's progress has it
   Trouble noticed_;                  ///< when repair_at_ was set

@@ -305,13 +305,14 @@ Result<void> Runtime::forget(StorageNumber number) {
   return {};
 }
 
-Result<StorageState> Runtime::state(StorageNumber number) {
+Result<ho_storage_state> Runtime::state(StorageNumber number) {
   if (auto ok = check_between_steps(); !ok) return ok.error();
   auto storage = find_held(number);
   if (!storage) return storage.error();
   HeldStorage& held = **storage;
   if (auto settled = settle(number, held); !settled) return settled.error();
-  return StorageState{held.bytes, held.address, held.place.on_device, held.place.at_home};
+  return ho_storage_state{sizeof(ho_storage_state), held.bytes, held.address,
+                          held.place.on_device ? 1U : 0U, held.place.at_home ? 1U : 0U};
 }
 
 }  // namespace ho::client
