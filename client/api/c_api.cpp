@@ -11,20 +11,9 @@
 
 namespace {
 
-using ho::Errc;
-using ho::Error;
-using ho::Result;
-using ho::client::Direction;
-using ho::client::Nearness;
-using ho::client::c_api::check_memory;
-using ho::client::c_api::give_out;
-using ho::client::c_api::guarded;
-using ho::client::c_api::guarded_end;
-using ho::client::c_api::last_error;
-using ho::client::c_api::null_argument;
-using ho::client::c_api::take_in;
-using ho::client::c_api::utf8_text;
-using ho::client::c_api::wait_for_memory;
+using namespace ho;
+using namespace ho::client;
+using namespace ho::client::c_api;
 
 constexpr bool same(ho_status status, Errc code) {
   return static_cast<int>(status) == static_cast<int>(code);
@@ -56,8 +45,8 @@ std::vector<std::string> split(std::string_view text) {
   return parts;
 }
 
-Result<ho::client::PoolOptions> read_options(const ho_connect_options& known) {
-  ho::client::PoolOptions options;
+Result<PoolOptions> read_options(const ho_connect_options& known) {
+  PoolOptions options;
   if (known.pool == nullptr) return Error(Errc::kInvalidArgument, "options.pool is null");
   options.sessions.addresses = split(known.pool);
   auto name =
@@ -65,7 +54,7 @@ Result<ho::client::PoolOptions> read_options(const ho_connect_options& known) {
   if (!name) return name.error();
   options.sessions.name = std::move(*name);
   auto allowed =
-      ho::transport::parse_driver_names(known.transport != nullptr ? known.transport : "auto");
+      transport::parse_driver_names(known.transport != nullptr ? known.transport : "auto");
   if (!allowed) return allowed.error();
   options.transport = std::move(*allowed);
   if (known.op_deadline_ms > 0) {
@@ -76,10 +65,10 @@ Result<ho::client::PoolOptions> read_options(const ho_connect_options& known) {
     options.repair_after = std::chrono::milliseconds(known.repair_after_ms);
   }
   const auto text = [](const char* given_text) { return given_text == nullptr ? "" : given_text; };
-  auto numa = ho::client::NumaWish::parse(text(known.local_numa));
+  auto numa = NumaWish::parse(text(known.local_numa));
   if (!numa) return numa.error();
   options.numa = *numa;
-  ho::client::DriverOptions& drivers = options.drivers;
+  DriverOptions& drivers = options.drivers;
   drivers.local_threads = known.local_threads;
   drivers.ucx.devices = text(known.ucx_devices);
   if (*text(known.ucx_transports) != 0) drivers.ucx.transports = known.ucx_transports;
@@ -93,7 +82,7 @@ Result<ho::client::PoolOptions> read_options(const ho_connect_options& known) {
   drivers.tcp_interface = text(known.tcp_interface);
   options.sessions.tls_folder = text(known.tls);
   drivers.tls_folder = text(known.tls);
-  if (auto fine = ho::client::check_options(drivers); !fine) return fine.error();
+  if (auto fine = check_options(drivers); !fine) return fine.error();
   return options;
 }
 
@@ -113,15 +102,14 @@ Result<std::uint64_t> start(ho_pool* pool, Direction direction, ho_allocation* a
   }
   const auto handles = pool->handles_of(memory, bytes);
   if (!handles) return Error(Errc::kInvalidArgument, "the memory is not registered");
-  ho::client::Transfer transfer;
+  Transfer transfer;
   transfer.direction = direction;
   transfer.arena = &map;
   transfer.arena_offset_bytes = offset;
   transfer.memory = static_cast<std::byte*>(memory);
   transfer.bytes = bytes;
   transfer.local = *handles;
-  transfer.urgency = bytes <= ho::client::kSmallTransferBytes ? ho::client::Urgency::kPlainSmall
-                                                              : ho::client::Urgency::kPlain;
+  transfer.urgency = bytes <= kSmallTransferBytes ? Urgency::kPlainSmall : Urgency::kPlain;
   return pool->pool->engine().start(transfer);
 }
 
@@ -145,7 +133,7 @@ Result<Nearness> nearness_of(ho_nearness which) {
   return Error(Errc::kInvalidArgument, "an unknown ho_nearness");
 }
 
-ho_pool_room room_of(ho::client::Pool& pool, Nearness nearness) {
+ho_pool_room room_of(Pool& pool, Nearness nearness) {
   ho_pool_room sum{};
   const auto nodes = pool.nodes_of(nearness);
   const auto rooms = pool.rooms(nodes);
@@ -166,7 +154,7 @@ const char* ho_version(void) { return HO_VERSION; }
 
 const char* ho_status_name(ho_status status) {
   if (status < HO_OK || status > HO_IO) return "unknown";
-  return ho::errc_name(static_cast<Errc>(status)).data();  // literals: zero-terminated
+  return errc_name(static_cast<Errc>(status)).data();  // literals: zero-terminated
 }
 
 const char* ho_last_error(void) { return last_error().c_str(); }
@@ -178,7 +166,7 @@ ho_status ho_connect(const ho_connect_options* options, ho_pool** out) {
     if (!known) return known.error();
     const auto read = read_options(*known);
     if (!read) return read.error();
-    auto pool = ho::client::Pool::connect(*read);
+    auto pool = Pool::connect(*read);
     if (!pool) return pool.error();
     auto made = std::make_unique<ho_pool>();
     made->pool = std::move(pool).value();
@@ -250,7 +238,7 @@ ho_status ho_allocate_among(ho_pool* pool, ho_nearness which, uint64_t bytes, ho
       return Error(Errc::kNotFound, std::string("the pool has no node that is ") +
                                         (*nearness == Nearness::kNear ? "near" : "far"));
     }
-    ho::client::Pool::Where where;
+    Pool::Where where;
     where.nearness = *nearness;
     auto arena = wait_for_memory(*pool, [&] { return pool->pool->allocate(bytes, where); });
     if (!arena && arena.error().code() == Errc::kExhausted && pool->pool->is_silent()) {
@@ -302,7 +290,7 @@ ho_status ho_register(ho_pool* pool, void* base, size_t bytes) {
 ho_status ho_unregister(ho_pool* pool, void* base) {
   return guarded([&]() -> Result<void> {
     if (pool == nullptr || base == nullptr) return null_argument();
-    ho::client::LocalHandles handles;
+    LocalHandles handles;
     {
       const std::lock_guard guard(pool->mutex);
       const auto at = pool->registered.find(reinterpret_cast<std::uintptr_t>(base));
@@ -312,7 +300,7 @@ ho_status ho_unregister(ho_pool* pool, void* base) {
       if (at->second.objects > 0) {
         return Error(Errc::kConflict, "publishers or subscribers that are open use the memory");
       }
-      for (ho::client::Blocks* const blocks : pool->blocks) {
+      for (Blocks* const blocks : pool->blocks) {
         if (!blocks->uses_memory(at->second.handles)) continue;
         return Error(Errc::kConflict, "blocks that are not drained use the memory");
       }

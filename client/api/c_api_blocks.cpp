@@ -10,14 +10,9 @@
 
 namespace {
 
-using ho::Errc;
-using ho::Error;
-using ho::Result;
-using ho::client::BlockItem;
-using ho::client::BlockOp;
-using ho::client::c_api::guarded;
-using ho::client::c_api::null_argument;
-using ho::client::c_api::utf8_text;
+using namespace ho;
+using namespace ho::client;
+using namespace ho::client::c_api;
 
 constexpr std::size_t kTextBytesMax = 255;
 constexpr std::size_t kKeyBytesMin = 16;
@@ -34,7 +29,7 @@ Result<std::string> text_of(const char* given, const char* field) {
 
 /// What a job says of its blocks, checked.
 struct BlocksOptions {
-  ho::BlocksTenantSpec tenant;
+  BlocksTenantSpec tenant;
   std::string space;
   std::vector<std::uint64_t> sizes;
   std::uint32_t deadline_ms = kDeadlineMs;
@@ -60,7 +55,7 @@ Result<BlocksOptions> read_blocks_options(const ho_blocks_options& given) {
     parts[i] = std::move(*text);
   }
   parts.back() = std::to_string(known.rank);
-  out.space = ho::client::block_space(parts);
+  out.space = block_space(parts);
   const auto tenant = utf8_text(known.tenant, "tenant", kTextBytesMax);
   if (!tenant) return tenant.error();
   const auto model = utf8_text(known.model, "model", kTextBytesMax);
@@ -74,7 +69,7 @@ Result<BlocksOptions> read_blocks_options(const ho_blocks_options& given) {
   }
   out.sizes.assign(known.block_bytes, known.block_bytes + known.block_bytes_count);
   for (const std::uint64_t size : out.sizes) {
-    if (size >= kBlockBytesMin && size <= ho::kSegmentBytesMax) continue;
+    if (size >= kBlockBytesMin && size <= kSegmentBytesMax) continue;
     return Error(Errc::kInvalidArgument, "block_bytes: " + std::to_string(size) +
                                              " is not in 4096 .. a segment of the pool");
   }
@@ -82,12 +77,12 @@ Result<BlocksOptions> read_blocks_options(const ho_blocks_options& given) {
   return out;
 }
 
-Result<ho::client::BlockName> name_of(const ho_blocks& blocks, const ho_block& item) {
+Result<BlockName> name_of(const ho_blocks& blocks, const ho_block& item) {
   if (item.key == nullptr || item.key_bytes < kKeyBytesMin || item.key_bytes > kKeyBytesMax) {
     return Error(Errc::kInvalidArgument, "a key has 16 to 64 bytes");
   }
   const auto* const key = static_cast<const std::byte*>(item.key);
-  return ho::client::name_block(blocks.space, {key, item.key_bytes});
+  return name_block(blocks.space, {key, item.key_bytes});
 }
 
 Result<BlockItem> read_item(const ho_blocks& blocks, BlockOp op, const ho_block& item) {
@@ -98,7 +93,7 @@ Result<BlockItem> read_item(const ho_blocks& blocks, BlockOp op, const ho_block&
   if (op != BlockOp::kGet && op != BlockOp::kPut) return out;
   const bool listed = blocks.sizes.empty() || std::find(blocks.sizes.begin(), blocks.sizes.end(),
                                                         item.bytes) != blocks.sizes.end();
-  if (item.bytes < kBlockBytesMin || item.bytes > ho::kSegmentBytesMax) {
+  if (item.bytes < kBlockBytesMin || item.bytes > kSegmentBytesMax) {
     return Error(Errc::kInvalidArgument, "a block has " + std::to_string(kBlockBytesMin) +
                                              " bytes or more, up to a segment of the pool, not " +
                                              std::to_string(item.bytes));
@@ -138,9 +133,9 @@ ho_status ho_blocks_open(ho_pool* pool, const ho_blocks_options* options, ho_blo
     auto read = read_blocks_options(*options);
     if (!read) return read.error();
     const auto largest = std::max_element(read->sizes.begin(), read->sizes.end());
-    auto opened = ho::client::open_blocks(*pool->pool, read->tenant,
-                                          largest == read->sizes.end() ? 0 : *largest,
-                                          std::chrono::milliseconds(read->deadline_ms));
+    auto opened =
+        open_blocks(*pool->pool, read->tenant, largest == read->sizes.end() ? 0 : *largest,
+                    std::chrono::milliseconds(read->deadline_ms));
     if (!opened) return opened.error();
     *out = new ho_blocks{pool, std::move(read->space), std::move(read->sizes), *opened};
     const std::lock_guard guard(pool->mutex);
@@ -190,8 +185,8 @@ int ho_blocks_event_fd(const ho_blocks* blocks) {
 size_t ho_blocks_drain(ho_blocks* blocks, ho_block_done* done, size_t count) {
   if (blocks == nullptr || done == nullptr) return 0;
   std::size_t total = 0;
-  ho::client::c_api::guarded_end("ho_blocks_drain", [&] {
-    std::array<ho::client::BlockDone, 64> some;
+  guarded_end("ho_blocks_drain", [&] {
+    std::array<BlockDone, 64> some;
     while (total < count) {
       const std::size_t most = std::min(count - total, some.size());
       const std::size_t taken = blocks->blocks->drain(std::span(some).first(most));
@@ -211,7 +206,7 @@ ho_status ho_blocks_match(ho_blocks* blocks, const ho_block* chain, size_t count
     if (blocks == nullptr || chain == nullptr || found == nullptr || pin == nullptr) {
       return null_argument();
     }
-    std::vector<ho::client::BlockName> names;
+    std::vector<BlockName> names;
     names.reserve(count);
     for (std::size_t i = 0; i < count; ++i) {
       const auto name = name_of(*blocks, chain[i]);

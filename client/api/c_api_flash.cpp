@@ -9,16 +9,9 @@
 
 namespace {
 
-using ho::Errc;
-using ho::Error;
-using ho::FlashExtent;
-using ho::FlashPolicy;
-using ho::NodeId;
-using ho::Result;
-using ho::client::Direction;
-using ho::client::c_api::guarded;
-using ho::client::c_api::null_argument;
-using ho::client::c_api::wait_for_memory;
+using namespace ho;
+using namespace ho::client;
+using namespace ho::client::c_api;
 
 Result<FlashPolicy> policy_of(ho_flash_policy policy) {
   if (policy == HO_FLASH_SCRATCH) return FlashPolicy::kScratch;
@@ -55,7 +48,7 @@ Result<FlashName> read_name(std::string_view text) {
     if (read.ec != std::errc() || read.ptr != text.data() + end) return bad;
     text.remove_prefix(std::min(end + 1, text.size()));
   }
-  if (parts[0] > ho::kNodeIdMax) return bad;
+  if (parts[0] > kNodeIdMax) return bad;
   return FlashName{NodeId(static_cast<std::uint16_t>(parts[0])), {parts[1], parts[2], 0}};
 }
 
@@ -84,8 +77,8 @@ ho_status ho_flash_allocate(ho_pool* pool, uint64_t bytes, ho_flash_policy polic
     if (bytes == 0) return Error(Errc::kInvalidArgument, "flash of 0 bytes");
     const auto wanted = policy_of(policy);
     if (!wanted) return wanted.error();
-    const auto allocate = [&]() -> Result<ho::client::FlashArena> {
-      const auto rooms = pool->pool->flash_rooms(pool->pool->nodes_of(ho::client::Nearness::kAny));
+    const auto allocate = [&]() -> Result<FlashArena> {
+      const auto rooms = pool->pool->flash_rooms(pool->pool->nodes_of(Nearness::kAny));
       if (rooms.empty()) return pool->pool->no_flash();
       const auto most = std::max_element(
           rooms.begin(), rooms.end(),

@@ -64,18 +64,9 @@ struct ho_subscriber {
 
 namespace {
 
-using ho::Errc;
-using ho::Error;
-using ho::Result;
-using ho::client::ObjectMemory;
-using ho::client::StopFlag;
-using ho::client::c_api::guarded;
-using ho::client::c_api::guarded_end;
-using ho::client::c_api::null_argument;
-using ho::client::c_api::take_in;
-using ho::client::c_api::UsedMemory;
-using ho::client::c_api::utf8_text;
-using ho::client::c_api::wait_for_memory;
+using namespace ho;
+using namespace ho::client;
+using namespace ho::client::c_api;
 
 constexpr std::size_t kNameBytesMax = 255;
 constexpr std::size_t kDescriptionBytesMax = 65'535;
@@ -122,7 +113,7 @@ Result<ObjectOptions> read_object_options(const ho_object_options& given) {
 }
 
 struct Tensor {
-  ho::ObjectTensor tensor;
+  ObjectTensor tensor;
   ObjectMemory memory;
 };
 
@@ -134,7 +125,7 @@ Result<Tensor> read_tensor(UsedMemory& used, const ho_tensor& given) {
   if (!layout) return layout.error();
   auto dtype = utf8_text(given.dtype, "dtype", kNameBytesMax);
   if (!dtype) return dtype.error();
-  if (given.element_bytes > kElementBytesMax || given.dimensions > ho::layout::kDimensionsMax) {
+  if (given.element_bytes > kElementBytesMax || given.dimensions > layout::kDimensionsMax) {
     return Error(Errc::kInvalidArgument,
                  "an element has at most 1024 bytes, a tensor 8 dimensions");
   }
@@ -174,10 +165,10 @@ void count_object(ho_pool& pool, std::ptrdiff_t change) {
   pool.objects += static_cast<std::size_t>(change);
 }
 
-std::string describe(const ho::client::Subscriber& subscriber, const ho::client::Relays* relays) {
-  ho::JsonWriter out;
+std::string describe(const Subscriber& subscriber, const Relays* relays) {
+  JsonWriter out;
   out.begin_object().field("mesh", subscriber.mesh()).key("tensors").begin_array();
-  for (const ho::ObjectTensor& one : subscriber.tensors()) {
+  for (const ObjectTensor& one : subscriber.tensors()) {
     out.begin_object().field("name", one.name).field("layout", one.layout);
     out.key("shape").begin_array();
     for (const std::uint64_t size : one.shape) out.value(size);
@@ -205,21 +196,21 @@ ho_status ho_tile_shape(const char* mesh, std::uint32_t rank, const char* layout
                         const std::uint64_t* shape, std::uint32_t dimensions, std::uint64_t* tile) {
   return guarded([&]() -> Result<void> {
     if (shape == nullptr || tile == nullptr) return null_argument();
-    if (dimensions > ho::layout::kDimensionsMax) return ho::bad_input("more than 8 dimensions");
+    if (dimensions > layout::kDimensionsMax) return bad_input("more than 8 dimensions");
     const bool one = mesh == nullptr || *mesh == '\0';
-    const auto known = ho::layout::parse_mesh(one ? kOneRank : mesh);
+    const auto known = layout::parse_mesh(one ? kOneRank : mesh);
     if (!known) return known.error();
-    const auto position = ho::client::position_of(*known, rank);
+    const auto position = position_of(*known, rank);
     if (!position) return position.error();
-    ho::ObjectTensor tensor;
+    ObjectTensor tensor;
     tensor.name = "the tensor";
     tensor.layout = layout == nullptr ? "" : layout;
     tensor.shape.assign(shape, shape + dimensions);
-    const auto placement = ho::client::placement_of(*known, tensor);
+    const auto placement = placement_of(*known, tensor);
     if (!placement) return placement.error();
-    const auto boxes = ho::layout::regions(placement->mesh, placement->layout, tensor.shape);
+    const auto boxes = layout::regions(placement->mesh, placement->layout, tensor.shape);
     if (!boxes) return boxes.error();
-    for (const ho::layout::Interval& side : (*boxes)[*position].intervals()) *tile++ = side.size();
+    for (const layout::Interval& side : (*boxes)[*position].intervals()) *tile++ = side.size();
     return {};
   });
 }
@@ -233,20 +224,19 @@ ho_status ho_publisher_open(ho_pool* pool, const ho_object_options* options,
     UsedMemory used(*pool);
     auto list = read_tensors(used, tensors, count);
     if (!list) return list.error();
-    ho::client::Publisher::Options known;
+    Publisher::Options known;
     known.rank = read->options.rank;
     known.run = read->options.run;
     if (known.run == 0) {
-      const auto mesh = ho::layout::parse_mesh(read->mesh);
+      const auto mesh = layout::parse_mesh(read->mesh);
       if (!mesh) return mesh.error();
-      while (known.run == 0 && mesh->ranks.size() == 1) known.run = ho::random_u64();
+      while (known.run == 0 && mesh->ranks.size() == 1) known.run = random_u64();
     }
     known.versions = read->options.versions == 0 ? kVersions : read->options.versions;
     if (read->options.chunks > HO_CHUNKS_GRID) {
       return Error(Errc::kInvalidArgument, "chunks: not a ho_chunking");
     }
-    known.chunking =
-        read->options.chunks == HO_CHUNKS_GRID ? ho::Chunking::kGrid : ho::Chunking::kRows;
+    known.chunking = read->options.chunks == HO_CHUNKS_GRID ? Chunking::kGrid : Chunking::kRows;
     known.link_bytes_per_s = read->options.link_bytes_per_s;
     if (read->options.exclusive > 1) {
       return Error(Errc::kInvalidArgument, "exclusive: 0 or 1");
@@ -264,8 +254,7 @@ ho_status ho_publisher_open(ho_pool* pool, const ho_object_options* options,
     }
     auto stop = std::make_unique<StopFlag>(false);
     known.stop = stop.get();
-    auto made =
-        wait_for_memory(*pool, [&] { return ho::client::Publisher::create(*pool->pool, known); });
+    auto made = wait_for_memory(*pool, [&] { return Publisher::create(*pool->pool, known); });
     if (!made) return made.error();
     *out = new ho_publisher{pool, std::move(used), std::move(stop), std::move(*made)};
     count_object(*pool, 1);
@@ -302,14 +291,14 @@ ho_status ho_subscriber_open(ho_pool* pool, const ho_object_options* options,
     UsedMemory used(*pool);
     auto list = read_tensors(used, tensors, count);
     if (!list) return list.error();
-    ho::client::Subscriber::Options known;
+    Subscriber::Options known;
     known.name = std::move(read->name);
     known.secret = std::move(read->secret);
     known.mesh = std::move(read->mesh);
     known.rank = read->options.rank;
     known.link_bytes_per_s = read->options.link_bytes_per_s;
     for (Tensor& one : *list) {
-      ho::client::WantedTensor wanted;
+      WantedTensor wanted;
       wanted.name = std::move(one.tensor.name);
       wanted.layout = std::move(one.tensor.layout);
       wanted.shape = std::move(one.tensor.shape);
@@ -321,15 +310,15 @@ ho_status ho_subscriber_open(ho_pool* pool, const ho_object_options* options,
     }
     auto stop = std::make_unique<StopFlag>(false);
     known.stop = stop.get();
-    auto made = ho::client::Subscriber::create(*pool->pool, known);
+    auto made = Subscriber::create(*pool->pool, known);
     if (!made) return made.error();
-    std::unique_ptr<ho::client::Relays> relays;
+    std::unique_ptr<Relays> relays;
     if (!read->relay.empty()) {
-      ho::client::Relays::Options shared;
+      Relays::Options shared;
       shared.relay = std::move(read->relay);
       shared.run = read->options.run;
       if (read->options.versions > 0) shared.versions = read->options.versions;
-      auto relaying = ho::client::Relays::create(*pool->pool, **made, shared);
+      auto relaying = Relays::create(*pool->pool, **made, shared);
       if (!relaying) return relaying.error();
       relays = std::move(*relaying);
     }

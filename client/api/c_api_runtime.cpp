@@ -13,21 +13,9 @@
 
 namespace {
 
-using ho::Errc;
-using ho::Error;
-using ho::Result;
-using ho::client::DeviceMemory;
-using ho::client::DeviceOptions;
-using ho::client::Plan;
-using ho::client::Runtime;
-using ho::client::StorageNumber;
-using ho::client::c_api::check_memory;
-using ho::client::c_api::give_out;
-using ho::client::c_api::guarded;
-using ho::client::c_api::guarded_end;
-using ho::client::c_api::null_argument;
-using ho::client::c_api::take_in;
-using ho::client::c_api::wait_for_memory;
+using namespace ho;
+using namespace ho::client;
+using namespace ho::client::c_api;
 
 std::span<const std::byte> bytes_of(const void* data, std::size_t bytes) {
   return {static_cast<const std::byte*>(data), bytes};
@@ -134,7 +122,7 @@ void ho_close(ho_runtime* runtime) {
 ho_status ho_schedule_info(const void* schedule, size_t schedule_bytes, ho_schedule_needs* out) {
   return guarded([&]() -> Result<void> {
     if (schedule == nullptr || out == nullptr) return null_argument();
-    const auto read = ho::decode_schedule(bytes_of(schedule, schedule_bytes));
+    const auto read = decode_schedule(bytes_of(schedule, schedule_bytes));
     if (!read) return read.error();
     ho_schedule_needs needs{};
     needs.arena_bytes = read->arena_bytes;
@@ -143,8 +131,8 @@ ho_status ho_schedule_info(const void* schedule, size_t schedule_bytes, ho_sched
     needs.local_ddr_bytes = read->local_ddr_bytes;
     needs.remote_ddr_bytes = read->remote_ddr_bytes;
     needs.flash_bytes = read->flash_bytes;
-    for (const ho::Storage& storage : read->storages) {
-      const bool input = !storage.persistent && storage.kind == ho::StorageKind::kInput;
+    for (const Storage& storage : read->storages) {
+      const bool input = !storage.persistent && storage.kind == StorageKind::kInput;
       needs.persistent_bytes += storage.persistent ? storage.bytes : 0;
       needs.input_bytes += input ? storage.bytes : 0;
     }
@@ -351,13 +339,13 @@ ho_status ho_write_op_times(const ho_plan* plan, const char* path) {
       const auto [at, first] = shortest.emplace(plan->plan->position_op(p), took_ns);
       if (!first) at->second = std::min(at->second, took_ns);
     }
-    ho::JsonWriter json;
+    JsonWriter json;
     json.begin_object().field("version", 1U).key("ops").begin_array();
     for (const auto& [id, took_ns] : shortest) {
       json.begin_object().field("id", id).field("durationNs", std::to_string(took_ns)).end();
     }
     json.end().end();
-    return ho::write_whole_file(path, std::move(json).text() + "\n");
+    return write_whole_file(path, std::move(json).text() + "\n");
   });
 }
 
