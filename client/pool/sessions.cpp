@@ -49,7 +49,7 @@ Result<NodeSession> Sessions::dial(const std::string& address, TimePoint deadlin
   node.fault = std::make_shared<NodeFault>(door_);
   auto client = ControlClient::connect(control_options(address, node.fault), deadline);
   if (!client) return client.error();
-  node.link = std::make_shared<ControlLink>(std::move(client).value());
+  node.link = std::make_shared<SharedSlot<ControlClient>>(std::move(client).value());
   const HelloReply& hello = node.control()->hello();
   node.label =
       "node " + std::to_string(hello.node.value()) + " (" + hello.node_name + ", " + address + ")";

@@ -12,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "client/pool/control_link.hpp"
 #include "client/pool/paths/path_finder.hpp"
 #include "client/pool/placement/flash_homes.hpp"
 #include "client/pool/placement/spread.hpp"
@@ -24,6 +23,7 @@
 #include "common/base/grow_only.hpp"
 #include "common/base/numa.hpp"
 #include "common/base/result.hpp"
+#include "common/base/shared_slot.hpp"
 #include "proto/control/control_client.hpp"
 
 namespace ho::client {
@@ -37,7 +37,8 @@ struct SessionOptions {
 
 /// One node of the pool with this job's session on it.
 struct NodeSession {
-  std::shared_ptr<ControlLink> link;
+  /// Changes when the daemon is restarted; a connection works, or fails, while one holds it.
+  std::shared_ptr<SharedSlot<ControlClient>> link;
   Session session;
   std::string label;       ///< "node 2 (b, unix:/run/x.sock)"
   std::string machine;     ///< on which it runs: its boot id when the session was opened

@@ -2,10 +2,10 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <utility>
 
 #include "common/base/result.hpp"
+#include "common/base/shared_slot.hpp"
 #include "common/tls/certificate.hpp"
 
 struct ssl_ctx_st;
@@ -51,24 +51,7 @@ class Context {
 /// but the certificate needs neither a name nor a role, and any authority may have issued it.
 [[nodiscard]] Result<void> check_files(const Files& files);
 
-/// The context that new connections use, which may be replaced. Any thread. It has a mutex because
-/// the control thread reloads what the data thread uses.
-class ContextSlot {
- public:
-  explicit ContextSlot(std::shared_ptr<const Context> context) : context_(std::move(context)) {}
-
-  [[nodiscard]] std::shared_ptr<const Context> get() const {
-    const std::lock_guard lock(mutex_);
-    return context_;
-  }
-  void set(std::shared_ptr<const Context> context) {
-    const std::lock_guard lock(mutex_);
-    context_ = std::move(context);
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::shared_ptr<const Context> context_;
-};
+/// The context that new connections use: the control thread reloads what the data thread uses.
+using ContextSlot = SharedSlot<const Context>;
 
 }  // namespace ho::tls
