@@ -111,7 +111,7 @@ Result<void> Pool::start() {
     return {};
   });
   if (!started) return started;
-  resumer_.emplace(losses_, [this] { return look_for_lost(); });
+  resumer_.emplace("ho-resume", losses_, [this] { return look_for_lost(); });
   return {};
 }
 

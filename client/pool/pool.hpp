@@ -11,12 +11,12 @@
 #include <string>
 #include <vector>
 
+#include "client/pool/bell_thread.hpp"
 #include "client/pool/paths/factory.hpp"
 #include "client/pool/paths/path_finder.hpp"
 #include "client/pool/pinned_segment.hpp"
 #include "client/pool/placement/failure_domains.hpp"
 #include "client/pool/placement/nearness.hpp"
-#include "client/pool/resumer.hpp"
 #include "client/pool/sessions.hpp"
 #include "client/transfer/engine.hpp"
 #include "common/base/clock.hpp"
@@ -219,9 +219,11 @@ class Pool {
   explicit Pool(PoolOptions options) : options_(std::move(options)) {}
   [[nodiscard]] Result<void> start();
   [[nodiscard]] DriverIndex driver_of(const NodeSession& node) const;
-  [[nodiscard]] Resumer::Found look_for_lost();
-  [[nodiscard]] Resumer::Found try_resume(NodeIndex node);
-  Resumer::Found lose(NodeIndex node, FaultReason reason, const Error& why);
+  enum class Found : std::uint8_t { kNothing, kStillLost };
+  /// @return how long to wait before the next look; negative: until a node is lost.
+  [[nodiscard]] Duration look_for_lost();
+  [[nodiscard]] Found try_resume(NodeIndex node);
+  Found lose(NodeIndex node, FaultReason reason, const Error& why);
   [[nodiscard]] Result<void> reconnect(NodeIndex node, const Sessions::Resumed& resumed,
                                        TimePoint deadline);
   [[nodiscard]] Result<std::unique_ptr<Arena>> allocate_elsewhere(std::uint64_t bytes,
@@ -262,7 +264,9 @@ class Pool {
   std::mutex listeners_mutex_;  ///< held during calls, so that listeners can end
   std::map<std::uint64_t, Listener> listeners_;
   std::uint64_t last_listener_ = 0;
-  std::optional<Resumer> resumer_;  ///< ends before all that it resumes
+  /// Looks after lost control connections: beside the thread that renews leases, which must not
+  /// wait for a daemon that starts. Ends before all that it resumes.
+  std::optional<BellThread> resumer_;
 };
 
 }  // namespace ho::client

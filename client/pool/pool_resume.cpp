@@ -16,13 +16,15 @@ using std::chrono::milliseconds;
 
 /// For one try: a daemon that hangs while it starts is tried again, and the job may end meanwhile.
 constexpr Duration kTryTime = std::chrono::seconds(1);
+/// After an unsuccessful look.
+constexpr Duration kLookPause = milliseconds(10);
 constexpr Duration kQuietPause = milliseconds(1);
 
 }  // namespace
 
 /// The resumer's thread.
-Resumer::Found Pool::look_for_lost() {
-  auto found = Resumer::Found::kNothing;
+Duration Pool::look_for_lost() {
+  auto found = Found::kNothing;
   const std::size_t count = nodes().size();
   gone_since_.resize(count);
   // All at once, since a try may take a second: what is not held is given up by then.
@@ -37,21 +39,21 @@ Resumer::Found Pool::look_for_lost() {
   for (std::uint32_t i = 0; i < count; ++i) {
     const NodeSession& node = nodes()[i];
     if (!gone_since_[i] || !node.fault->resumable() || !node.control()->closed()) continue;
-    if (try_resume(NodeIndex(i)) == Resumer::Found::kStillLost) found = Resumer::Found::kStillLost;
+    if (try_resume(NodeIndex(i)) == Found::kStillLost) found = Found::kStillLost;
   }
-  return found;
+  return found == Found::kStillLost ? kLookPause : Duration(-1);
 }
 
 /// The job hears of the node as of any that is lost.
-Resumer::Found Pool::lose(NodeIndex node, FaultReason reason, const Error& why) {
+Pool::Found Pool::lose(NodeIndex node, FaultReason reason, const Error& why) {
   log(LogLevel::kWarning, "a node's session is not resumed",
       {{"node", nodes()[node.value()].label}, {"why", why.message()}});
   gone_since_[node.value()].reset();
   nodes()[node.value()].fault->report(reason);
-  return Resumer::Found::kNothing;
+  return Found::kNothing;
 }
 
-Resumer::Found Pool::try_resume(NodeIndex index) {
+Pool::Found Pool::try_resume(NodeIndex index) {
   const NodeSession& node = nodes()[index.value()];
   std::optional<TimePoint>& since = gone_since_[index.value()];
   const TimePoint now = clock_.now();
@@ -62,7 +64,7 @@ Resumer::Found Pool::try_resume(NodeIndex index) {
   const auto resumed = sessions_->resume(index, std::min(end, now + kTryTime));
   if (!resumed) {
     const auto reason = reason_not_resumed(resumed.error().code());
-    return reason ? lose(index, *reason, resumed.error()) : Resumer::Found::kStillLost;
+    return reason ? lose(index, *reason, resumed.error()) : Found::kStillLost;
   }
   // Wait until transfers with the old daemon no longer use the job's memory.
   while (!engine_->call([&] { return engine_->quiet(index); }) && clock_.now() < end) {
@@ -70,7 +72,7 @@ Resumer::Found Pool::try_resume(NodeIndex index) {
   }
   node.fault->set_lease_end(now + resumed->session.lease);
   const auto ok = engine_->call([&] { return reconnect(index, *resumed, end); });
-  if (!ok && resumed->control->closed()) return Resumer::Found::kStillLost;  // it died as well
+  if (!ok && resumed->control->closed()) return Found::kStillLost;  // it died as well
   if (!ok) return lose(index, FaultReason::kUnresponsive, ok.error());
   sessions_->settle(index, resumed->control);
   const auto gone = std::chrono::duration_cast<milliseconds>(clock_.now() - *since);
@@ -81,7 +83,7 @@ Resumer::Found Pool::try_resume(NodeIndex index) {
   for (const auto& [number, listener] : listeners_) {
     if (listener.node == index) listener.resumed();
   }
-  return Resumer::Found::kNothing;
+  return Found::kNothing;
 }
 
 std::uint64_t Pool::listen(NodeIndex node, std::function<void()> resumed) {

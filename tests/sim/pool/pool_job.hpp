@@ -52,7 +52,7 @@ struct SharedRead {
 
 /// A job: the real mover, replay and executor, and the real rules for homes, spreads, failure
 /// domains, leases and restarts. Around them, what production does with threads and sockets is
-/// modelled: client/pool/{sessions,pool_resume,pool_new_nodes,renewer,resumer},
+/// modelled: client/pool/{sessions,pool_resume,pool_new_nodes,renewer},
 /// client/transfer/engine and client/replay/{runtime,storages,home_heap}. Its threads are fibers.
 class PoolJob {
  public:
