@@ -7,6 +7,7 @@
 
 #include "client/api/c_handles.hpp"
 #include "client/include/hyperoffload/hyperoffload.h"
+#include "common/base/split_text.hpp"
 #include "common/transport/driver_names.hpp"
 
 namespace {
@@ -32,23 +33,20 @@ static_assert(same(HO_OK, Errc::kOk) && same(HO_INVALID_ARGUMENT, Errc::kInvalid
 
 constexpr std::size_t kJobNameBytesMax = 255;  // the daemons' limit
 
-std::vector<std::string> split(std::string_view text) {
-  std::vector<std::string> parts;
-  while (!text.empty()) {
-    const std::size_t comma = std::min(text.find(','), text.size());
-    std::string_view part = text.substr(0, comma);
+std::vector<std::string> addresses_in(std::string_view text) {
+  std::vector<std::string> addresses;
+  for (std::string_view part : split_text(text, ',')) {
     while (!part.empty() && part.front() == ' ') part.remove_prefix(1);
     while (!part.empty() && part.back() == ' ') part.remove_suffix(1);
-    if (!part.empty()) parts.emplace_back(part);
-    text.remove_prefix(std::min(comma + 1, text.size()));
+    if (!part.empty()) addresses.emplace_back(part);
   }
-  return parts;
+  return addresses;
 }
 
 Result<PoolOptions> read_options(const ho_connect_options& known) {
   PoolOptions options;
   if (known.pool == nullptr) return Error(Errc::kInvalidArgument, "options.pool is null");
-  options.sessions.addresses = split(known.pool);
+  options.sessions.addresses = addresses_in(known.pool);
   auto name =
       utf8_text(known.name != nullptr ? known.name : "job", "options.name", kJobNameBytesMax);
   if (!name) return name.error();

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "client/api/c_handles.hpp"
+#include "common/base/split_text.hpp"
 
 namespace {
 
@@ -40,13 +41,12 @@ std::string name_of(const FlashName& name) {
 Result<FlashName> read_name(std::string_view text) {
   const Error bad(Errc::kInvalidArgument, "not a name that ho_flash_name gave");
   std::array<std::uint64_t, 3> parts{};
+  const auto words = split_text(text, ':');
+  if (words.size() != parts.size()) return bad;
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    const std::size_t end = i + 1 < parts.size() ? text.find(':') : text.size();
-    if (end == std::string_view::npos) return bad;
-    const int base = i + 1 < parts.size() ? 10 : 16;
-    const auto read = std::from_chars(text.data(), text.data() + end, parts[i], base);
-    if (read.ec != std::errc() || read.ptr != text.data() + end) return bad;
-    text.remove_prefix(std::min(end + 1, text.size()));
+    const char* const end = words[i].data() + words[i].size();
+    const auto read = std::from_chars(words[i].data(), end, parts[i], i < 2 ? 10 : 16);
+    if (read.ec != std::errc() || read.ptr != end) return bad;
   }
   if (parts[0] > kNodeIdMax) return bad;
   return FlashName{NodeId(static_cast<std::uint16_t>(parts[0])), {parts[1], parts[2], 0}};

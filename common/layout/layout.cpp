@@ -5,6 +5,7 @@
 #include <string>
 
 #include "common/base/check.hpp"
+#include "common/base/split_text.hpp"
 #include "common/layout/words.hpp"
 
 namespace ho::layout {
@@ -32,7 +33,7 @@ class AxisReader {
 
   Result<std::vector<std::uint32_t>> read(std::string_view names) {
     std::vector<std::uint32_t> axes;
-    for (const std::string_view name : split(names, ',')) {
+    for (const std::string_view name : split_text(names, ',')) {
       const auto axis = mesh_.find_axis(name);
       if (!axis) return bad_layout(text_, "the mesh has no axis \"" + std::string(name) + "\"");
       if (used_[*axis]) return bad_layout(text_, "axis " + std::string(name) + " occurs twice");
@@ -72,8 +73,8 @@ Result<Layout> parse_layout(std::string_view text, const Mesh& mesh, Division di
   Layout layout;
   layout.division = division;
   AxisReader reader(text, mesh);
-  const std::vector<std::string_view> terms = split(text, '+');
-  for (const std::string_view dimension : split(terms.front(), ';')) {
+  const std::vector<std::string_view> terms = split_text(text, '+');
+  for (const std::string_view dimension : split_text(terms.front(), ';')) {
     if (dimension == "-") {
       layout.dimensions.emplace_back();
       continue;
@@ -86,7 +87,7 @@ Result<Layout> parse_layout(std::string_view text, const Mesh& mesh, Division di
     return bad_layout(text, "more than " + std::to_string(kDimensionsMax) + " dimensions");
   }
   for (std::size_t i = 1; i < terms.size(); ++i) {
-    const std::vector<std::string_view> halves = split(terms[i], ':');
+    const std::vector<std::string_view> halves = split_text(terms[i], ':');
     const auto how = parse_reduction(halves.front());
     if (halves.size() != 2 || !how) return bad_layout(text, "after + comes sum:, min: or max:");
     const auto axes = reader.read(halves[1]);
@@ -114,7 +115,7 @@ Result<Shape> parse_shape(std::string_view text) {
   };
   Shape shape;
   const char separator = text.find('x') == std::string_view::npos ? ',' : 'x';
-  for (const std::string_view word : split(text, separator)) {
+  for (const std::string_view word : split_text(text, separator)) {
     const auto size = parse_number<std::uint64_t>(word);
     if (!size) return bad(R"(a size is a number; write "15,5")");
     shape.push_back(*size);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "common/base/split_text.hpp"
 #include "common/layout/words.hpp"
 
 namespace ho::layout {
@@ -17,8 +18,8 @@ Error bad_mesh(std::string_view text, const std::string& why) {
 /// "8-15" or "3,1,2".
 std::optional<std::vector<std::uint32_t>> parse_ranks(std::string_view text) {
   std::vector<std::uint32_t> ranks;
-  for (const std::string_view part : split(text, ',')) {
-    const std::vector<std::string_view> ends = split(part, '-');
+  for (const std::string_view part : split_text(text, ',')) {
+    const std::vector<std::string_view> ends = split_text(part, '-');
     const auto first = parse_number<std::uint32_t>(ends.front());
     const auto last = parse_number<std::uint32_t>(ends.back());
     if (ends.size() > 2 || !first || !last || *last < *first) return std::nullopt;
@@ -54,12 +55,12 @@ std::vector<std::uint32_t> Mesh::coordinates(std::size_t position) const {
 }
 
 Result<Mesh> parse_mesh(std::string_view text) {
-  const std::vector<std::string_view> with_ranks = split(text, '@');
-  const std::vector<std::string_view> halves = split(with_ranks.front(), ':');
+  const std::vector<std::string_view> with_ranks = split_text(text, '@');
+  const std::vector<std::string_view> halves = split_text(with_ranks.front(), ':');
   if (halves.size() != 2 || with_ranks.size() > 2)
     return bad_mesh(text, "sizes and names expected");
-  const std::vector<std::string_view> sizes = split(halves[0], 'x');
-  const std::vector<std::string_view> names = split(halves[1], ',');
+  const std::vector<std::string_view> sizes = split_text(halves[0], 'x');
+  const std::vector<std::string_view> names = split_text(halves[1], ',');
   if (sizes.size() != names.size()) return bad_mesh(text, "as many names as sizes expected");
 
   Mesh mesh;

@@ -4,20 +4,8 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
-#include <vector>
 
 namespace ho::layout {
-
-/// The parts of `text` between separators; one part if there is none.
-[[nodiscard]] inline std::vector<std::string_view> split(std::string_view text, char separator) {
-  std::vector<std::string_view> parts;
-  while (true) {
-    const std::size_t end = text.find(separator);
-    parts.push_back(text.substr(0, end));
-    if (end == std::string_view::npos) return parts;
-    text.remove_prefix(end + 1);
-  }
-}
 
 /// @return nothing unless the whole text is a number of the type.
 template <typename Number>

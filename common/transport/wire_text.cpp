@@ -40,16 +40,6 @@ std::optional<std::string> read_hex_bytes(std::string_view text, std::size_t byt
   return bytes;
 }
 
-std::vector<std::string_view> split_fields(std::string_view text) {
-  std::vector<std::string_view> fields;
-  while (true) {
-    const std::size_t slash = text.find('/');
-    fields.push_back(text.substr(0, slash));
-    if (slash == std::string_view::npos) return fields;
-    text.remove_prefix(slash + 1);
-  }
-}
-
 std::string range_text(const NamedRange& range) {
   return hex_number(range.base) + "/" + hex_number(range.length_bytes) + "/" +
          hex_number(static_cast<std::uint64_t>(range.rights));

@@ -5,7 +5,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "common/transport/transport.hpp"
 
@@ -23,9 +22,6 @@ namespace ho::transport {
 /// @return nothing where the text is not such bytes, 1 .. bytes_max.
 [[nodiscard]] std::optional<std::string> read_hex_bytes(std::string_view text,
                                                         std::size_t bytes_max);
-
-/// The fields, as views into the text; at least one.
-[[nodiscard]] std::vector<std::string_view> split_fields(std::string_view text);
 
 /// A region as both drivers' keys name it.
 struct NamedRange {

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "common/base/check.hpp"
+#include "common/base/split_text.hpp"
 #include "common/transport/wire_text.hpp"
 
 namespace ho::transport {
@@ -16,12 +17,10 @@ constexpr char kBetweenRails = ',';
 template <typename Item>
 std::vector<Item> decode_list(const std::string& text, Result<Item> (*decode)(const std::string&)) {
   std::vector<Item> items;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(kBetweenRails, begin), text.size());
-    auto item = decode(text.substr(begin, end - begin));
+  for (const std::string_view part : split_text(text, kBetweenRails)) {
+    auto item = decode(std::string(part));
     if (!item || items.size() == kRailsMax) return {};
     items.push_back(std::move(*item));
-    begin = end + 1;
   }
   return items;
 }
@@ -35,7 +34,7 @@ std::string encode_address(const OfiAddress& address) {
 
 Result<OfiAddress> decode_address(const std::string& text) {
   const Error bad(Errc::kInvalidArgument, "not an address of the ofi driver");
-  const auto fields = split_fields(text);
+  const auto fields = split_text(text, '/');
   if (fields.size() != 5 || fields[0].empty()) return bad;
   const auto format = read_hex_number(fields[1]);
   const auto name = read_hex_bytes(fields[2], kNameBytesMax);
@@ -81,7 +80,7 @@ std::string encode_key(const RemoteKey& key) {
 
 Result<RemoteKey> decode_key(const std::string& text) {
   const Error bad(Errc::kInvalidArgument, "not a key of the ofi driver");
-  const auto fields = split_fields(text);
+  const auto fields = split_text(text, '/');
   if (fields.size() != 4) return bad;
   const auto key = read_hex_number(fields[0]);
   const auto range = read_range(fields[1], fields[2], fields[3]);

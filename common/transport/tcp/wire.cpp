@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "common/base/check.hpp"
+#include "common/base/split_text.hpp"
 #include "common/transport/wire_text.hpp"
 
 namespace ho::transport::tcp {
@@ -15,7 +16,7 @@ std::string encode_key(const SegmentKey& key) {
 
 Result<SegmentKey> decode_key(const std::string& text) {
   const Error bad(Errc::kInvalidArgument, "not a key of the tcp driver");
-  const auto fields = split_fields(text);
+  const auto fields = split_text(text, '/');
   if (fields.size() != 5 || fields[0] != "tcp") return bad;
   const auto segment = read_hex_number(fields[1]);
   const auto generation = read_hex_number(fields[2]);
@@ -49,15 +50,13 @@ Result<RailAddress> decode_rail(const std::string& text) {
 
 Result<std::vector<std::string>> decode_rails(const std::string& text) {
   std::vector<std::string> rails;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    std::string rail = text.substr(begin, end - begin);
+  for (const std::string_view part : split_text(text, ',')) {
+    std::string rail(part);
     if (auto parsed = decode_rail(rail); !parsed) return parsed.error();
     if (rails.size() == kRailsMax || std::count(rails.begin(), rails.end(), rail) > 0) {
       return Error(Errc::kInvalidArgument, "too many rails, or one twice");
     }
     rails.push_back(std::move(rail));
-    begin = end + 1;
   }
   return rails;
 }

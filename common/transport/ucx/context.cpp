@@ -13,6 +13,7 @@
 
 #include "common/base/check.hpp"
 #include "common/base/log.hpp"
+#include "common/base/split_text.hpp"
 #include "common/transport/striping/rail.hpp"
 #include "common/transport/ucx/loader/rdma_devices.hpp"
 #include "common/transport/ucx/ucx_transport.hpp"
@@ -58,16 +59,6 @@ Result<void> configure(ucp_config_t* config, const UcxDevices& devices, UcxSide 
 /// The device's name in UCX.
 std::string name_of(const RdmaDevice& device) {
   return device.name + ":" + std::to_string(device.port);
-}
-
-std::vector<std::string> split(const std::string& list) {
-  std::vector<std::string> items;
-  for (std::size_t begin = 0; begin <= list.size();) {
-    const std::size_t end = std::min(list.find(',', begin), list.size());
-    items.push_back(list.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return items;
 }
 
 }  // namespace
@@ -142,7 +133,8 @@ Result<void> UcxContext::create_worker() {
 Result<UcxContexts> UcxContext::create_all(const UcxDevices& devices, UcxSide side) {
   std::vector<std::string> names;
   if (!devices.devices.empty() && devices.devices != "all") {
-    names = split(devices.devices);
+    const auto listed = split_text(devices.devices, ',');
+    names.assign(listed.begin(), listed.end());
     std::set<std::string> distinct(names.begin(), names.end());
     if (names.size() > kRailsMax || distinct.size() != names.size() || distinct.count("") > 0) {
       return Error(Errc::kInvalidArgument, "RDMA devices '" + devices.devices + "': not 1 to " +

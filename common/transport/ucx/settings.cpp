@@ -4,6 +4,8 @@
 #include <set>
 #include <string_view>
 
+#include "common/base/split_text.hpp"
+
 namespace ho::transport {
 namespace {
 
@@ -126,17 +128,12 @@ Result<void> apply_ucx_settings(std::span<const UcxSetting> settings,
 
 Result<void> check_ucx_transports(const UcxDevices& devices) {
   if (devices.allow_emulation) return {};
-  std::string_view rest = devices.transports;
-  while (true) {
-    const std::size_t comma = rest.find(',');
-    const std::string_view name = rest.substr(0, comma);
-    if (name != "rc" && name != "dc") {
-      return Error(Errc::kInvalidArgument, "UCX transport '" + std::string(name) +
-                                               "': only rc and dc access memory without the peer");
-    }
-    if (comma == std::string_view::npos) return {};
-    rest.remove_prefix(comma + 1);
+  for (const std::string_view name : split_text(devices.transports, ',')) {
+    if (name == "rc" || name == "dc") continue;
+    return Error(Errc::kInvalidArgument, "UCX transport '" + std::string(name) +
+                                             "': only rc and dc access memory without the peer");
   }
+  return {};
 }
 
 }  // namespace ho::transport

@@ -7,6 +7,7 @@
 
 #include "common/base/check.hpp"
 #include "common/base/checksum.hpp"
+#include "common/base/split_text.hpp"
 #include "common/transport/striping/rail.hpp"
 #include "common/transport/wire_text.hpp"
 
@@ -32,7 +33,7 @@ std::optional<std::string> read_summed(std::string_view text, std::string_view s
 }
 
 std::optional<std::string> read_worker(std::string_view text) {
-  const auto fields = split_fields(text);
+  const auto fields = split_text(text, '/');
   if (fields.size() != 3 || fields[0] != "ucx") return std::nullopt;
   return read_summed(fields[1], fields[2]);
 }
@@ -51,16 +52,14 @@ std::string encode_ucx_address(std::span<const std::string> workers) {
 
 Result<std::vector<std::string>> decode_ucx_address(const std::string& text) {
   std::vector<std::string> workers;
-  for (std::string_view rest = text;;) {
-    const std::size_t comma = rest.find(',');
-    auto worker = read_worker(rest.substr(0, comma));
+  for (const std::string_view part : split_text(text, ',')) {
+    auto worker = read_worker(part);
     if (!worker || workers.size() == kRailsMax) {
       return Error(Errc::kInvalidArgument, "not an address of the ucx driver");
     }
     workers.push_back(std::move(*worker));
-    if (comma == std::string_view::npos) return workers;
-    rest.remove_prefix(comma + 1);
   }
+  return workers;
 }
 
 std::string encode_ucx_key(const UcxKey& key) {
@@ -72,7 +71,7 @@ std::string encode_ucx_key(const UcxKey& key) {
 
 Result<UcxKey> decode_ucx_key(const std::string& text) {
   const Error bad(Errc::kInvalidArgument, "not a key of the ucx driver");
-  const auto fields = split_fields(text);
+  const auto fields = split_text(text, '/');
   if (fields.size() < 5 || fields.size() > 3 + 2 * kRailsMax || fields.size() % 2 == 0) return bad;
   const auto range = read_range(fields[0], fields[1], fields[2]);
   if (!range) return bad;
