@@ -314,7 +314,7 @@ bool Mover::submit_next(Driver& driver, Queue& queue, Heap& heap, std::uint64_t 
   active.submitted_bytes += piece.bytes;
   active.pieces += 1;
   queue.began(active.transfer);
-  if (extent.node.value() < nodes_.size()) nodes_[extent.node.value()].pieces += 1;
+  nodes_[extent.node.value()].pieces += 1;
   const bool moved_on = piece.bytes == piece.in_extent_bytes;
   if (moved_on) leave_heap();
   if (moved_on && active.submitted_bytes < active.transfer.bytes) enqueue(entry.slot, entry.order);
@@ -330,8 +330,8 @@ Result<void> Mover::submit_piece(const Operation& operation) {
   // Once the lease may have ended, a target that serves by itself may have taken the memory away
   // under an operation and tell it as done nevertheless. (Where no target serves, losing the memory
   // is seen at once.)
-  if (driver.port.transport->caps().needs_peer_progress && extent.node.value() < leases_.size()) {
-    lease_end = leases_[extent.node.value()]->lease_end();
+  if (driver.port.transport->caps().needs_peer_progress) {
+    lease_end = state_of(extent.node).lease->lease_end();
   }
   // A driver that knows whether anything moves is patient with a link that others use, too.
   const Duration patience = driver.port.op_deadline;
@@ -454,10 +454,9 @@ void Mover::piece_done(Driver& driver, const Completion& completion) {
   HO_CHECK(active.pieces > 0);
   queue.ended(active.transfer, 1);
   active.pieces -= 1;
-  if (const auto node = node_of(completion.op).value(); node < nodes_.size()) {
-    HO_CHECK(nodes_[node].pieces > 0);
-    nodes_[node].pieces -= 1;
-  }
+  NodeState& node = nodes_[node_of(completion.op).value()];
+  HO_CHECK(node.pieces > 0);
+  node.pieces -= 1;
   if (completion.code != Errc::kOk) fail(active, completion.code, completion.op);
   finish_if_done(slot);
 }

@@ -62,11 +62,10 @@ class Mover {
 
   Mover(std::vector<DriverPort> drivers, const Clock& clock);
 
-  /// Adds the next NodeIndex, and the lease that limits its operations. Nodes that were not added
-  /// have no limit.
+  /// Adds the next NodeIndex, and the lease that limits its operations. All nodes that transfers
+  /// name have been added.
   void add_lease(std::shared_ptr<const NodeFault> lease) {
-    leases_.push_back(std::move(lease));
-    nodes_.emplace_back();
+    nodes_.emplace_back().lease = std::move(lease);
   }
 
   /// Start-up only. Without one no transfer may name flash.
@@ -115,25 +114,21 @@ class Mover {
   void lose(NodeIndex node);
   /// Whether a transfer with the node would be sent now: it is neither lost, held nor late.
   [[nodiscard]] bool usable(NodeIndex node) const {
-    return !is_lost(node) && !is_late(node) &&
-           (node.value() >= nodes_.size() || nodes_[node.value()].held != Held::kAll);
+    return !is_lost(node) && !is_late(node) && state_of(node).held != Held::kAll;
   }
   /// Permanent, even if another daemon takes the node's place.
   [[nodiscard]] bool is_lost(NodeIndex node) const {
-    return node.value() < leases_.size() && leases_[node.value()]->reason() != FaultReason::kNone;
+    return state_of(node).lease->reason() != FaultReason::kNone;
   }
 
   /// Whether operations of transfers that ended late have not ended yet there. Until then it is not
   /// usable(). While one of them is a put, other puts wait: it might overwrite theirs.
-  [[nodiscard]] bool is_late(NodeIndex node) const {
-    return node.value() < nodes_.size() && nodes_[node.value()].left_behind > 0;
-  }
+  [[nodiscard]] bool is_late(NodeIndex node) const { return state_of(node).left_behind > 0; }
 
   /// Whether a put that another home can do without would be sent there now. Puts have longer than
   /// gets until they are late.
   [[nodiscard]] bool takes_puts(NodeIndex node) const {
-    if (node.value() >= nodes_.size()) return !is_lost(node);
-    const NodeState& state = nodes_[node.value()];
+    const NodeState& state = state_of(node);
     return !is_lost(node) && state.held != Held::kAll && state.puts_left_behind == 0;
   }
   /// A node that left what was left behind there without an answer by its deadline; each is given
@@ -184,6 +179,7 @@ class Mover {
     std::uint32_t resumes = 0;  ///< resumes_ when it was sent
   };
   struct NodeState {
+    std::shared_ptr<const NodeFault> lease;
     Held held = Held::kNothing;
     std::uint32_t pieces = 0;            ///< in flight
     std::uint32_t left_behind = 0;       ///< of these, of transfers that have ended
@@ -295,7 +291,10 @@ class Mover {
   [[nodiscard]] Result<void> submit_piece(const Operation& operation);
   void piece_done(Driver& driver, const Completion& completion);
   void fail(Active& active, Errc code, OpId op);
-  [[nodiscard]] const NodeState& state_of(NodeIndex node) const;
+  [[nodiscard]] const NodeState& state_of(NodeIndex node) const {
+    HO_CHECK(node.value() < nodes_.size());
+    return nodes_[node.value()];
+  }
   [[nodiscard]] bool is_held(const Active& active) const;
   [[nodiscard]] bool may_come_back(const Active& active) const;
   [[nodiscard]] bool park_failed(std::uint32_t slot);
@@ -314,7 +313,6 @@ class Mover {
   void finish_if_done(std::uint32_t slot);
 
   const Clock& clock_;
-  std::vector<std::shared_ptr<const NodeFault>> leases_;
   std::vector<Driver> drivers_;
   Stager* stager_ = nullptr;
   Driver stage_;
@@ -326,7 +324,7 @@ class Mover {
   std::vector<std::uint32_t> free_;
   std::uint32_t free_count_ = kTransfersMax;
   std::uint32_t in_flight_ = 0;
-  std::vector<NodeState> nodes_;            ///< as leases_
+  std::vector<NodeState> nodes_;
   std::vector<std::uint32_t> parked_;       ///< slots
   std::uint32_t resumes_ = 0;               ///< of all nodes
   std::vector<std::uint32_t> may_be_late_;  ///< slots of transfers with Transfer::late_after

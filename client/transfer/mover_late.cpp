@@ -23,8 +23,7 @@ bool Mover::late_already(const Active& active) const {
 /// Whether the transfer is a put that an older one, left behind at its node, might overwrite.
 bool Mover::old_puts_at(const Active& active) const {
   if (active.transfer.direction != Direction::kPut || active.transfer.flash) return false;
-  const NodeIndex node = next_extent(active).node;
-  return node.value() < nodes_.size() && nodes_[node.value()].puts_left_behind > 0;
+  return state_of(next_extent(active).node).puts_left_behind > 0;
 }
 
 void Mover::end_late() {

@@ -7,17 +7,10 @@
 
 namespace ho::client {
 
-const Mover::NodeState& Mover::state_of(NodeIndex node) const {
-  HO_CHECK(node.value() < nodes_.size());
-  return nodes_[node.value()];
-}
-
 /// Whether the transfer's next piece has to wait for its node.
 bool Mover::is_held(const Active& active) const {
   if (active.code != Errc::kOk || active.submitted_bytes == active.transfer.bytes) return false;
-  const NodeIndex node = next_extent(active).node;
-  if (node.value() >= nodes_.size()) return false;
-  const Held held = nodes_[node.value()].held;
+  const Held held = state_of(next_extent(active).node).held;
   return held == Held::kAll || (held == Held::kStages && active.transfer.flash);
 }
 
@@ -32,12 +25,11 @@ void Mover::park(std::uint32_t slot, NodeIndex node) {
 
 /// Whether the transfer's failure may be that of a node whose daemon is gone, and may come back.
 bool Mover::may_come_back(const Active& active) const {
-  const NodeIndex node = node_of(active.failed);
-  if (node.value() >= leases_.size() || !leases_[node.value()]->resumable()) return false;
+  const NodeState& node = state_of(node_of(active.failed));
+  if (!node.lease->resumable()) return false;
   // Memory that is held without a daemon is cut by the next one where that does not take it over:
   // the job is to hear that the node is lost, not that it has no right to its memory.
-  const bool cut =
-      active.code == Errc::kPermissionDenied && nodes_[node.value()].held != Held::kNothing;
+  const bool cut = active.code == Errc::kPermissionDenied && node.held != Held::kNothing;
   return active.code == Errc::kUnavailable || cut;
 }
 
@@ -118,7 +110,7 @@ void Mover::end_parked(std::uint32_t slot) {
 }
 
 void Mover::lose(NodeIndex node) {
-  if (node.value() >= nodes_.size()) return;
+  HO_CHECK(node.value() < nodes_.size());
   nodes_[node.value()].held = Held::kNothing;
   std::erase_if(parked_, [&](std::uint32_t slot) {
     Active& active = active_[slot];

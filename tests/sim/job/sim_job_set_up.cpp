@@ -51,14 +51,12 @@ SimJob::SimJob(const std::vector<schedule::Schedule>& plans, std::uint64_t seed,
                 return std::span(nodes_[node.value()].segments[segment.value()]);
               }) {
   const auto door = std::make_shared<client::Doorbell>();
-  std::vector<std::shared_ptr<const client::NodeFault>> leases;
   for (const char* address : {"a", "b"}) {
     fabric_.add_peer(address);
     const auto peer = transport_.connect({NodeId(0), address}, clock_.now() + kOpDeadline);
     HO_CHECK(peer.ok());
     nodes_.push_back({address, *peer, {}, std::make_shared<client::NodeFault>(door)});
     if (fault == SimFault::kRestartNodes) nodes_.back().fault->set_resumable();
-    leases.push_back(nodes_.back().fault);
   }
   client::DriverPort port;
   port.transport = &transport_;
@@ -67,7 +65,7 @@ SimJob::SimJob(const std::vector<schedule::Schedule>& plans, std::uint64_t seed,
   port.small_pieces_max = static_cast<std::uint32_t>(1 + random_.below(12));
   port.op_deadline = fault == SimFault::kPauseNodes ? kPatientDeadline : kOpDeadline;
   mover_.emplace(std::vector<client::DriverPort>{port}, clock_);
-  for (auto& lease : leases) mover_->add_lease(std::move(lease));
+  for (const auto& node : nodes_) mover_->add_lease(node.fault);
   client::StagePort stage;
   stage.stager = &stager_;
   stage.piece_bytes = 1 + random_.below(5000);

@@ -232,6 +232,7 @@ TEST_CASE("engine: a job that waits in a step not yet taken is not stuck") {
   port.transport = &transport;
   port.op_deadline = 1s;
   client::Mover mover({port}, clock);
+  mover.add_lease(std::make_shared<client::NodeFault>(std::make_shared<client::Doorbell>()));
   const auto schedule = fetched_each_step();
   const HomeArea area{&map, 0, map.bytes()};
   const auto homes = client::plain_homes(schedule, area);

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -49,6 +51,10 @@ struct MoverBench {
     port.small_pieces_max = pieces_max;
     port.op_deadline = std::chrono::milliseconds(10);
     mover.emplace(std::vector<client::DriverPort>{port}, clock);
+    for (auto& fault : faults) {
+      fault = std::make_shared<client::NodeFault>(std::make_shared<client::Doorbell>());
+      mover->add_lease(fault);
+    }
   }
 
   Transfer transfer(Direction direction, std::uint64_t cookie, std::uint64_t offset,
@@ -85,6 +91,7 @@ struct MoverBench {
   std::vector<std::byte> memory;
   ArenaMap arena;
   client::LocalHandles handles;
+  std::array<std::shared_ptr<client::NodeFault>, 4> faults;
   std::optional<Mover> mover;
 };
 

@@ -51,14 +51,7 @@ TEST_CASE("mover: a failed stage names the piece of its own that failed first") 
 
 TEST_CASE("mover: no operation outlives the lease on the memory it moves") {
   Bench bench;
-  auto door = std::make_shared<client::Doorbell>();
-  std::vector<std::shared_ptr<const client::NodeFault>> leases;
-  leases.reserve(4);
-  for (int node = 0; node < 3; ++node) leases.push_back(std::make_shared<client::NodeFault>(door));
-  const auto held = std::make_shared<client::NodeFault>(door);
-  leases.push_back(held);
-  for (const auto& lease : leases) bench.mover->add_lease(lease);
-  held->set_lease_end(bench.clock.now() + std::chrono::milliseconds(1));
+  bench.faults[3]->set_lease_end(bench.clock.now() + std::chrono::milliseconds(1));
   bench.fabric.stop_peer("a");
   const TimePoint start = bench.clock.now();
   REQUIRE(bench.mover->start(bench.transfer(Direction::kGet, 1, 0, 0, 64)).ok());
@@ -266,6 +259,8 @@ TEST_CASE("mover: an arena on nodes of three drivers arrives whole") {
   }
   const ArenaMap arena(std::move(extents));
   Mover mover(std::move(ports), clock);
+  const auto fault = std::make_shared<client::NodeFault>(std::make_shared<client::Doorbell>());
+  for (int i = 0; i < 3; ++i) mover.add_lease(fault);
   for (std::size_t i = 0; i < memory.size(); ++i) memory[i] = static_cast<std::byte>(i * 7);
   for (const Direction direction : {Direction::kPut, Direction::kGet}) {
     Transfer transfer;

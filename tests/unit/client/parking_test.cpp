@@ -25,7 +25,6 @@ struct Bench {
         segments(2, std::vector<std::byte>(kSegmentBytes)),
         memory(8 * kSegmentBytes) {
     std::vector<ArenaExtent> extents;
-    std::vector<std::shared_ptr<const NodeFault>> leases;
     for (std::uint32_t i = 0; i < 2; ++i) {
       names.push_back("node " + std::to_string(i) + ".0");
       const auto region = start_daemon(i);
@@ -34,7 +33,6 @@ struct Bench {
       extents.push_back(extent);
       faults.push_back(std::make_shared<NodeFault>(door));
       faults.back()->set_resumable();
-      leases.push_back(faults.back());
     }
     arena = ArenaMap(std::move(extents));
     handles[0] = *transport.register_memory(memory);
@@ -44,7 +42,7 @@ struct Bench {
     port.pieces_max = port.small_pieces_max = 4;
     port.op_deadline = std::chrono::seconds(10);
     mover.emplace(std::vector<DriverPort>{port}, clock);
-    for (auto& lease : leases) mover->add_lease(std::move(lease));
+    for (const auto& fault : faults) mover->add_lease(fault);
   }
 
   transport::RegionId start_daemon(std::uint32_t node) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -100,6 +101,7 @@ class Rig {
     port.small_pieces_max = 1;
     port.op_deadline = 1s;
     mover_.emplace(std::vector<client::DriverPort>{port}, clock_);
+    mover_->add_lease(std::make_shared<client::NodeFault>(std::make_shared<client::Doorbell>()));
     client::StagePort stage;
     stage.stager = &stager_;
     stage.pieces_max = 1;
