@@ -71,10 +71,9 @@ class Executor {
  public:
   enum class State : std::uint8_t { kBetweenSteps, kInStep, kDraining, kEpilogue, kFinished };
 
-  /// The schedule is copied in the executor's own flat form. @return kInvalidArgument for indices
-  /// out of range or no positions. Legality is schedule::validate()'s to prove, not checked here.
-  [[nodiscard]] static Result<Executor> create(const schedule::Schedule& schedule,
-                                               CompleteWhen when = CompleteWhen::kMoved);
+  /// The schedule, which schedule::validate() has accepted, is copied in the executor's own form.
+  [[nodiscard]] static Executor create(const schedule::Schedule& schedule,
+                                       CompleteWhen when = CompleteWhen::kMoved);
 
   /// The job begins its next step; every INPUT home slot is filled.
   [[nodiscard]] Result<void> begin_step();

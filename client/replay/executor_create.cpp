@@ -1,45 +1,25 @@
 // How an executor is made: dependencies as edges between nodes, looked up ahead of time.
 #include <algorithm>
 #include <numeric>
-#include <string>
+#include <optional>
 
 #include "client/replay/executor.hpp"
+#include "common/base/check.hpp"
 
 namespace ho::client {
 namespace {
 
 using schedule::CacheOp;
 using schedule::CacheOpKind;
+using schedule::Position;
 using schedule::Schedule;
-
-Result<void> check_list(const std::vector<CacheOp>& list, std::size_t positions, const char* name) {
-  for (std::size_t i = 0; i < list.size(); ++i) {
-    const CacheOp& op = list[i];
-    const auto where = [&] { return std::string(name) + " " + std::to_string(i); };
-    if ((op.after_position && op.after_position->value() >= positions) ||
-        (op.before_position && op.before_position->value() >= positions)) {
-      return Error(Errc::kInvalidArgument, where() + ": position out of range");
-    }
-    for (const auto& ref : op.after_cache_ops) {
-      if (ref.op.value() >= list.size()) {
-        return Error(Errc::kInvalidArgument, where() + ": dependency out of range");
-      }
-    }
-  }
-  return {};
-}
 
 }  // namespace
 
-Result<Executor> Executor::create(const Schedule& schedule, CompleteWhen when) {
-  const std::size_t positions = schedule.positions.size();
-  if (positions == 0) return Error(Errc::kInvalidArgument, "schedule has no positions");
-  if (auto ok = check_list(schedule.cache_ops, positions, "cache op"); !ok) return ok.error();
-  if (auto ok = check_list(schedule.prologue, positions, "prologue op"); !ok) return ok.error();
-  if (auto ok = check_list(schedule.epilogue, positions, "epilogue op"); !ok) return ok.error();
-
+Executor Executor::create(const Schedule& schedule, CompleteWhen when) {
+  HO_CHECK(!schedule.positions.empty());
   Executor made;
-  made.positions_ = positions;
+  made.positions_ = schedule.positions.size();
   made.steady_ = static_cast<std::uint32_t>(schedule.cache_ops.size());
   made.prologue_ = static_cast<std::uint32_t>(schedule.prologue.size());
   made.epilogue_ = static_cast<std::uint32_t>(schedule.epilogue.size());
@@ -54,15 +34,19 @@ Result<Executor> Executor::create(const Schedule& schedule, CompleteWhen when) {
   made.build_ranks(schedule);
   if (when == CompleteWhen::kQueued) {
     made.orders_.resize(kRing * made.steady_ + made.prologue_ + made.epilogue_);
-    made.gate_orders_.resize(kRing * positions);
-    made.awaited_by_.resize(kRing * positions);
+    made.gate_orders_.resize(kRing * made.positions_);
+    made.awaited_by_.resize(kRing * made.positions_);
   }
   made.reset_instances();
   return made;
 }
 
 void Executor::add_nodes(const std::vector<CacheOp>& list, CacheOpList kind) {
+  const auto in_range = [&](const std::optional<Position>& position) {
+    return !position || position->value() < positions_;
+  };
   for (const CacheOp& op : list) {
+    HO_CHECK(in_range(op.after_position) && in_range(op.before_position));
     Node node;
     node.detach = op.kind == CacheOpKind::kDetach;
     if (kind != CacheOpList::kEpilogue && op.before_position) {
@@ -74,6 +58,7 @@ void Executor::add_nodes(const std::vector<CacheOp>& list, CacheOpList kind) {
     node.waits = 1;
     node.waits_first = 1;
     for (const auto& ref : op.after_cache_ops) {
+      HO_CHECK(ref.op.value() < list.size());
       node.waits += 1;
       node.waits_first += ref.previous_step ? 0 : 1;
     }

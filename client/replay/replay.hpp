@@ -114,8 +114,8 @@ class Replay {
     std::uint64_t bytes = 0;  ///< moved; for an op dropped in part, until then
   };
 
-  /// `owner` is what this replay's transfers carry. @return what Executor::create() refuses;
-  /// kInvalidArgument where a transfer leaves its arena or home, or would cross nodes.
+  /// `owner` is what this replay's transfers carry; schedule::validate() has accepted the schedule.
+  /// @return kInvalidArgument where a transfer leaves its arena or home, or would cross nodes.
   [[nodiscard]] static Result<Replay> create(const schedule::Schedule& schedule,
                                              const ReplayMemory& memory, std::uint32_t owner);
 

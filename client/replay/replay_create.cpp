@@ -46,10 +46,8 @@ Result<Replay> Replay::create(const Schedule& schedule, const ReplayMemory& memo
   }
   ChunkedOps chunks = chunk_stages(schedule, memory.stage_chunk_bytes);
   const Schedule& cut = chunks.schedule;
-  auto executor = Executor::create(
-      cut, memory.streams != nullptr ? CompleteWhen::kQueued : CompleteWhen::kMoved);
-  if (!executor) return executor.error();
-  Replay made(std::move(executor).value(), memory, owner);
+  const auto when = memory.streams != nullptr ? CompleteWhen::kQueued : CompleteWhen::kMoved;
+  Replay made(Executor::create(cut, when), memory, owner);
   made.positions_ = cut.positions.size();
   made.steady_ = static_cast<std::uint32_t>(cut.cache_ops.size());
   made.prologue_ = static_cast<std::uint32_t>(cut.prologue.size());

@@ -38,15 +38,15 @@ Cut cut_of(const CacheOp& op, std::uint64_t chunk_bytes) {
   return cut;
 }
 
-/// Ops outside such pairs stay whole. Indices are checked later (Executor::create): what is out of
-/// range here names nothing.
+/// Ops outside such pairs stay whole.
 std::vector<Cut> cuts_of(const std::vector<CacheOp>& list, std::uint64_t chunk_bytes) {
   std::vector<Cut> cuts(list.size());
   for (std::size_t i = 0; i < list.size(); ++i) {
     const CacheOp& op = list[i];
     if (!op.ddr_offset_bytes || op.range_end_bytes <= op.range_begin_bytes) continue;
     for (const CacheOpRef& ref : op.after_cache_ops) {
-      if (ref.op.value() >= list.size() || !moves_on(list[ref.op.value()], op)) continue;
+      HO_CHECK(ref.op.value() < list.size());
+      if (!moves_on(list[ref.op.value()], op)) continue;
       cuts[i] = cut_of(op, chunk_bytes);
       cuts[ref.op.value()] = cuts[i];
     }
@@ -71,10 +71,7 @@ std::vector<CacheOp> cut_list(const std::vector<CacheOp>& list, const std::vecto
       }
       chunk.after_cache_ops.clear();
       for (const CacheOpRef& ref : list[i].after_cache_ops) {
-        if (ref.op.value() >= list.size()) {
-          chunk.after_cache_ops.push_back({CacheOpIndex(UINT32_MAX), ref.previous_step});
-          continue;
-        }
+        HO_CHECK(ref.op.value() < list.size());
         const Cut& other = cuts[ref.op.value()];
         const bool own = moves_on(list[ref.op.value()], list[i]);
         HO_CHECK(!own || other.count == cuts[i].count);

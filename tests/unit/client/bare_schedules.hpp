@@ -3,7 +3,6 @@
 #include <catch2/catch.hpp>
 #include <cstdint>
 #include <optional>
-#include <utility>
 
 #include "client/replay/executor.hpp"
 
@@ -42,12 +41,6 @@ inline CacheOp cache_op(CacheOpKind kind, std::optional<std::uint32_t> after,
 inline CacheOp of_storage(std::uint32_t storage, CacheOp op) {
   op.storage = StorageIndex(storage);
   return op;
-}
-
-inline Executor make(const Schedule& schedule) {
-  auto made = Executor::create(schedule);
-  REQUIRE(made.ok());
-  return std::move(made).value();
 }
 
 inline Instance take(Executor& executor) {

@@ -296,7 +296,7 @@ class Run {
 void run_random(std::uint64_t seed) {
   Prng random(seed);
   const Schedule schedule = random_schedule(random);
-  Executor executor = make(schedule);
+  Executor executor = Executor::create(schedule);
   Run(schedule, executor, random, {}).to_the_end();
   for (std::uint64_t again = random.below(3); again > 0; --again) {
     const auto skip = random_flags(random, schedule.prologue.size());

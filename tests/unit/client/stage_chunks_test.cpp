@@ -66,35 +66,34 @@ TEST_CASE("stage chunks: a chunk waits for its own bytes, and for all of every o
 
 TEST_CASE("stage chunks: a chunk that has arrived moves on before the rest arrives") {
   auto executor = Executor::create(chunk_stages(test::staged_schedule(10'000), 4096).schedule);
-  REQUIRE(executor.ok());
-  REQUIRE(executor->begin_step().ok());
-  REQUIRE(executor->positions_ended(1).ok());
-  const auto stores = take_all(*executor);
+  REQUIRE(executor.begin_step().ok());
+  REQUIRE(executor.positions_ended(1).ok());
+  const auto stores = take_all(executor);
   REQUIRE(stores.size() == 3);
-  REQUIRE(executor->completed(stores[1]).ok());
-  const auto outs = take_all(*executor);
+  REQUIRE(executor.completed(stores[1]).ok());
+  const auto outs = take_all(executor);
   REQUIRE(outs.size() == 1);
   CHECK(outs[0].index == 4);
-  REQUIRE(executor->completed(stores[0]).ok());
-  REQUIRE(executor->completed(stores[2]).ok());
-  REQUIRE(executor->completed(outs[0]).ok());
-  for (const auto& out : take_all(*executor)) REQUIRE(executor->completed(out).ok());
-  const auto detach = executor->next_detach();
+  REQUIRE(executor.completed(stores[0]).ok());
+  REQUIRE(executor.completed(stores[2]).ok());
+  REQUIRE(executor.completed(outs[0]).ok());
+  for (const auto& out : take_all(executor)) REQUIRE(executor.completed(out).ok());
+  const auto detach = executor.next_detach();
   REQUIRE(detach.has_value());
-  REQUIRE(executor->completed(detach->instance).ok());
-  REQUIRE(executor->positions_ended(2).ok());
-  const auto ins = take_all(*executor);
+  REQUIRE(executor.completed(detach->instance).ok());
+  REQUIRE(executor.positions_ended(2).ok());
+  const auto ins = take_all(executor);
   REQUIRE(ins.size() == 3);
-  REQUIRE(executor->completed(ins[2]).ok());
-  const auto prefetches = take_all(*executor);
+  REQUIRE(executor.completed(ins[2]).ok());
+  const auto prefetches = take_all(executor);
   REQUIRE(prefetches.size() == 1);
   CHECK(prefetches[0].index == 12);
-  REQUIRE(executor->completed(prefetches[0]).ok());
-  CHECK(executor->ready_through() == 2);  // the op needs all of it
-  REQUIRE(executor->completed(ins[0]).ok());
-  REQUIRE(executor->completed(ins[1]).ok());
-  for (const auto& prefetch : take_all(*executor)) REQUIRE(executor->completed(prefetch).ok());
-  CHECK(executor->ready_through() > 2);
+  REQUIRE(executor.completed(prefetches[0]).ok());
+  CHECK(executor.ready_through() == 2);  // the op needs all of it
+  REQUIRE(executor.completed(ins[0]).ok());
+  REQUIRE(executor.completed(ins[1]).ok());
+  for (const auto& prefetch : take_all(executor)) REQUIRE(executor.completed(prefetch).ok());
+  CHECK(executor.ready_through() > 2);
 }
 
 TEST_CASE("stage chunks: an op without a staging slot or without a follower stays whole") {
