@@ -298,14 +298,7 @@ ho_status ho_subscriber_open(ho_pool* pool, const ho_object_options* options,
     known.rank = read->options.rank;
     known.link_bytes_per_s = read->options.link_bytes_per_s;
     for (Tensor& one : *list) {
-      WantedTensor wanted;
-      wanted.name = std::move(one.tensor.name);
-      wanted.layout = std::move(one.tensor.layout);
-      wanted.shape = std::move(one.tensor.shape);
-      wanted.element_bytes = one.tensor.element_bytes;
-      wanted.dtype = std::move(one.tensor.dtype);
-      wanted.memory_bytes = one.memory.bytes;
-      known.tensors.push_back(std::move(wanted));
+      known.tensors.push_back({std::move(one.tensor), one.memory.bytes});
       known.memory.push_back(one.memory);
     }
     auto stop = std::make_unique<StopFlag>(false);

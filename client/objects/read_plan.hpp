@@ -3,20 +3,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "client/objects/tiles.hpp"
+#include "proto/control/object_manifest.hpp"
 
 namespace ho::client {
 
-/// A tensor that a reader wants. A field that is empty or 0 allows any value.
-struct WantedTensor {
-  std::string name;
-  std::string layout;  ///< over the reader's mesh; empty: whole
-  std::vector<std::uint64_t> shape;
-  std::uint32_t element_bytes = 0;
-  std::string dtype;
+/// A tensor that a reader wants, with its layout over the reader's mesh (empty: whole). Another
+/// field that is empty or 0 allows any value.
+struct WantedTensor : ObjectTensor {
   std::uint64_t memory_bytes = 0;  ///< size of the reader's own tile
 };
 

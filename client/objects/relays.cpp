@@ -216,10 +216,7 @@ Result<Relays::Step> Relays::make_step(const RelayStep& plan, std::size_t number
     const ObjectMemory& tile = whole_.memory(begin + one.wanted);
     give.tensors.push_back(one.tensor);
     give.memory.push_back(memory_of(tile, one.before));
-    WantedTensor wanted;
-    wanted.name = one.tensor.name;
-    wanted.memory_bytes = one.after.length_bytes;
-    take.tensors.push_back(std::move(wanted));
+    take.tensors.push_back({{one.tensor.name, {}, {}, 0, {}}, one.after.length_bytes});
     take.memory.push_back(memory_of(tile, one.after));
   }
   give.name = relay_name(reader.name, options_.run, number, plan.mesh, give.tensors);

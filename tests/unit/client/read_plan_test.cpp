@@ -106,7 +106,7 @@ TEST_CASE("read plan: a reader has its tile, whatever the two layouts are", "[un
       const auto mine = places(wanted[rank], shape);
       const auto plan =
           plan_read(from.mesh, {tensor}, chunking, to.mesh, static_cast<std::uint32_t>(rank),
-                    {{"w", to.layout, shape, 4, "", mine.size() * 4}});
+                    {{{"w", to.layout, shape, 4, ""}, mine.size() * 4}});
       REQUIRE(plan.ok());
       CHECK(plan->needed_bytes == mine.size() * 4);
       std::vector<std::uint32_t> got(mine.size(), UINT32_MAX);
@@ -155,7 +155,7 @@ TEST_CASE("read plan: parts of rows fetch little more than they need", "[unit]")
     for (std::uint32_t rank = 0; rank < wanted.size(); ++rank) {
       const std::uint64_t bytes = wanted[rank].elements() * element;
       const auto plan = plan_read(*from, {tensor}, Chunking::kGrid, *mesh, rank,
-                                  {{"w", layout, {}, 0, "", bytes}});
+                                  {{{"w", layout, {}, 0, ""}, bytes}});
       REQUIRE(plan.ok());
       worst = std::max(worst, static_cast<double>(plan->fetched_bytes) /
                                   static_cast<double>(plan->needed_bytes));
@@ -180,7 +180,7 @@ TEST_CASE("read plan: equal layouts fetch each byte once", "[unit]") {
   const ObjectTensor tensor{"w", "-;tp", {3000, 2000}, 4, "f32"};
   const auto chunking = GENERATE(Chunking::kRows, Chunking::kGrid);
   const auto plan =
-      plan_read(*mesh, {tensor}, chunking, *mesh, 5, {{"w", "-;tp", {}, 0, "", 12'000'000}});
+      plan_read(*mesh, {tensor}, chunking, *mesh, 5, {{{"w", "-;tp", {}, 0, ""}, 12'000'000}});
   REQUIRE(plan.ok());
   CHECK(plan->fetched_bytes == plan->needed_bytes);
   REQUIRE(plan->tiles.size() == 1);
@@ -196,7 +196,7 @@ TEST_CASE("read plan: what is one run for both goes right to its place", "[unit]
   REQUIRE(mesh.ok());
   const ObjectTensor tensor{"w", "r", {4'000'000}, 4, "f32"};
   const auto plan =
-      plan_read(*mesh, {tensor}, Chunking::kGrid, *mesh, 1, {{"w", "-", {}, 0, "", 16'000'000}});
+      plan_read(*mesh, {tensor}, Chunking::kGrid, *mesh, 1, {{{"w", "-", {}, 0, ""}, 16'000'000}});
   REQUIRE(plan.ok());
   CHECK(plan->fetched_bytes == plan->needed_bytes);
   REQUIRE(plan->tiles.size() == 2);
@@ -263,18 +263,18 @@ TEST_CASE("read plan: a tile that does not fit the object is refused", "[unit]")
     const auto plan = plan_read(*mesh, {tensor}, Chunking::kRows, *mesh, rank, {wanted});
     return plan ? Errc::kOk : plan.error().code();
   };
-  CHECK(code({"w", "tp;-", {}, 0, "", 200}) == Errc::kOk);
-  CHECK(code({"v", "tp;-", {}, 0, "", 200}) == Errc::kNotFound);
-  CHECK(code({"w", "tp;-", {10, 11}, 0, "", 200}) == Errc::kConflict);
-  CHECK(code({"w", "tp;-", {}, 2, "", 200}) == Errc::kConflict);
-  CHECK(code({"w", "tp;-", {}, 0, "bf16", 200}) == Errc::kConflict);
+  CHECK(code({{"w", "tp;-", {}, 0, ""}, 200}) == Errc::kOk);
+  CHECK(code({{"v", "tp;-", {}, 0, ""}, 200}) == Errc::kNotFound);
+  CHECK(code({{"w", "tp;-", {10, 11}, 0, ""}, 200}) == Errc::kConflict);
+  CHECK(code({{"w", "tp;-", {}, 2, ""}, 200}) == Errc::kConflict);
+  CHECK(code({{"w", "tp;-", {}, 0, "bf16"}, 200}) == Errc::kConflict);
   for (const char* const same : {"f32", "float32", "float"}) {
-    CHECK(code({"w", "tp;-", {}, 0, same, 200}) == Errc::kOk);
+    CHECK(code({{"w", "tp;-", {}, 0, same}, 200}) == Errc::kOk);
   }
-  CHECK(code({"w", "tp;-", {}, 0, "", 201}) == Errc::kInvalidArgument);
-  CHECK(code({"w", "tp", {}, 0, "", 200}) == Errc::kInvalidArgument);
-  CHECK(code({"w", "tp;-+sum:tp", {}, 0, "", 200}) == Errc::kInvalidArgument);
-  CHECK(code({"w", "tp;-", {}, 0, "", 200}, 2) == Errc::kInvalidArgument);
+  CHECK(code({{"w", "tp;-", {}, 0, ""}, 201}) == Errc::kInvalidArgument);
+  CHECK(code({{"w", "tp", {}, 0, ""}, 200}) == Errc::kInvalidArgument);
+  CHECK(code({{"w", "tp;-+sum:tp", {}, 0, ""}, 200}) == Errc::kInvalidArgument);
+  CHECK(code({{"w", "tp;-", {}, 0, ""}, 200}, 2) == Errc::kInvalidArgument);
 }
 
 TEST_CASE("chunks: the rules are those of FORMATS.md", "[unit]") {
@@ -302,7 +302,7 @@ TEST_CASE("read plan: what a reader has already is left out", "[unit]") {
   REQUIRE(mesh.ok());
   const ObjectTensor tensor{"w", "r", {4'000'000}, 4, "f32"};
   auto plan =
-      plan_read(*mesh, {tensor}, Chunking::kRows, *mesh, 1, {{"w", "-", {}, 0, "", 16'000'000}});
+      plan_read(*mesh, {tensor}, Chunking::kRows, *mesh, 1, {{{"w", "-", {}, 0, ""}, 16'000'000}});
   REQUIRE(plan.ok());
   plan->leave_out(1);
   CHECK(plan->fetched_bytes == 8'000'000);

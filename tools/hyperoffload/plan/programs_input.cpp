@@ -146,7 +146,7 @@ Result<MovedTensor> move_tensor(const layout::Mesh& from, const layout::Mesh& to
         (*fetched)[i] = (*fetched)[holder];
         continue;
       }
-      const client::WantedTensor want{tensor.name, wanted_layout, {}, 0, "", out.needed[i]};
+      const client::WantedTensor want{{tensor.name, wanted_layout, {}, 0, ""}, out.needed[i]};
       const auto plan = client::plan_read(from, {tensor}, chunking, to, to.ranks[i], {want});
       if (!plan) return plan.error();
       (*fetched)[i] = plan->fetched_bytes;
