@@ -161,12 +161,12 @@ void OfiRail::close() {
 
 Result<std::unique_ptr<Transport>> make_ofi_transport(const OfiOptions& options,
                                                       const Clock& clock) {
-  const bool sane = options.depth_ops_max > 0 && options.flight_bytes_max > 0 &&
-                    options.connections > 0 && options.connections <= OfiOptions::kConnectionsMax;
+  const bool sane = options.depth_ops_max > 0 && options.connections > 0 &&
+                    options.connections <= OfiOptions::kConnectionsMax;
   if (!sane) return Error(Errc::kInvalidArgument, "an ofi option is zero or too large");
-  return std::unique_ptr<Transport>(std::make_unique<Initiator>(
-      std::make_unique<OfiDriver>(options),
-      InitiatorOptions{options.depth_ops_max, options.flight_bytes_max}, clock));
+  return std::unique_ptr<Transport>(
+      std::make_unique<Initiator>(std::make_unique<OfiDriver>(options),
+                                  InitiatorOptions{.depth_ops_max = options.depth_ops_max}, clock));
 }
 
 }  // namespace ho::transport

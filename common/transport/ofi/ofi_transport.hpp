@@ -7,7 +7,6 @@
 
 #include "common/base/clock.hpp"
 #include "common/base/result.hpp"
-#include "common/base/units.hpp"
 #include "common/transport/target.hpp"
 #include "common/transport/transport.hpp"
 
@@ -22,8 +21,7 @@ struct OfiOptions {
   bool allow_emulation = false;  ///< also libfabric's TCP, where the target speaks that
   /// To each address of a target, for operations above 64 KiB; smaller ones have another.
   std::uint32_t connections = 1;
-  std::uint32_t depth_ops_max = 4096;          ///< operations accepted and not yet polled
-  std::uint64_t flight_bytes_max = 32 * kMiB;  ///< of large operations in flight to one peer
+  std::uint32_t depth_ops_max = 4096;  ///< operations accepted and not yet polled
 };
 
 /// Makes the initiator's side of the `ofi` driver, for libfabric's device providers: endpoints of

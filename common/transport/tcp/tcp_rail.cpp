@@ -318,8 +318,8 @@ void TcpRail::close() {
 
 Result<std::unique_ptr<Transport>> make_tcp_transport(const TcpOptions& options,
                                                       const Clock& clock) {
-  const bool sane = options.depth_ops_max > 0 && options.flight_bytes_max > 0 &&
-                    options.connections > 0 && options.connections <= TcpOptions::kConnectionsMax;
+  const bool sane = options.depth_ops_max > 0 && options.connections > 0 &&
+                    options.connections <= TcpOptions::kConnectionsMax;
   if (!sane) return Error(Errc::kInvalidArgument, "a tcp option is zero or too large");
   std::optional<net::SocketAddress> source;
   if (!options.source_address.empty()) {
@@ -327,9 +327,9 @@ Result<std::unique_ptr<Transport>> make_tcp_transport(const TcpOptions& options,
     if (!address) return address.error();
     source = *address;
   }
-  return std::unique_ptr<Transport>(std::make_unique<Initiator>(
-      std::make_unique<tcp::TcpDriver>(options, source, clock),
-      InitiatorOptions{options.depth_ops_max, options.flight_bytes_max}, clock));
+  return std::unique_ptr<Transport>(
+      std::make_unique<Initiator>(std::make_unique<tcp::TcpDriver>(options, source, clock),
+                                  InitiatorOptions{.depth_ops_max = options.depth_ops_max}, clock));
 }
 
 }  // namespace ho::transport

@@ -278,7 +278,7 @@ void UcxRail::close() {
 
 Result<std::unique_ptr<Transport>> open_ucx_transport(const UcxOptions& options,
                                                       const Clock& clock) {
-  if (options.depth_ops_max == 0 || options.flight_bytes_max == 0) {
+  if (options.depth_ops_max == 0) {
     return Error(Errc::kInvalidArgument, "a ucx option is zero");
   }
   auto contexts = UcxContext::create_all(options.devices, UcxSide::kInitiator);
@@ -286,7 +286,7 @@ Result<std::unique_ptr<Transport>> open_ucx_transport(const UcxOptions& options,
   auto driver = std::make_unique<UcxDriver>(options, std::move(*contexts), clock);
   if (const auto prepared = driver->prepare(); !prepared) return prepared.error();
   return std::unique_ptr<Transport>(std::make_unique<Initiator>(
-      std::move(driver), InitiatorOptions{options.depth_ops_max, options.flight_bytes_max}, clock));
+      std::move(driver), InitiatorOptions{.depth_ops_max = options.depth_ops_max}, clock));
 }
 
 }  // namespace ho::transport

@@ -7,7 +7,6 @@
 
 #include "common/base/clock.hpp"
 #include "common/base/result.hpp"
-#include "common/base/units.hpp"
 #include "common/transport/target.hpp"
 #include "common/transport/transport.hpp"
 
@@ -33,8 +32,7 @@ struct UcxDevices {
 /// How the initiator's side of the UCX driver behaves.
 struct UcxOptions {
   UcxDevices devices;
-  std::uint32_t depth_ops_max = 4096;          ///< operations accepted and not yet polled
-  std::uint64_t flight_bytes_max = 32 * kMiB;  ///< bytes of large operations in flight to one peer
+  std::uint32_t depth_ops_max = 4096;  ///< operations accepted and not yet polled
 };
 
 /// Makes the initiator's side of the `ucx` driver. Each peer and rail has three reliable
@@ -62,7 +60,7 @@ struct UcxOptions {
 [[nodiscard]] Result<std::unique_ptr<Target>> make_ucx_target(const UcxDevices& devices);
 
 /// Incremented whenever UcxModule or a type that its functions name changes.
-inline constexpr std::uint32_t kUcxModuleAbi = 4;
+inline constexpr std::uint32_t kUcxModuleAbi = 5;
 /// The build facts that a module must share with its opener beyond the number: version, compiler,
 /// sizes.
 inline constexpr const char* kUcxModuleBuild = HO_VERSION ", " __VERSION__;
