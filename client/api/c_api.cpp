@@ -68,18 +68,18 @@ Result<PoolOptions> read_options(const ho_connect_options& known) {
   options.numa = *numa;
   DriverOptions& drivers = options.drivers;
   drivers.local_threads = known.local_threads;
-  drivers.ucx.devices = text(known.ucx_devices);
-  if (*text(known.ucx_transports) != 0) drivers.ucx.transports = known.ucx_transports;
-  drivers.ucx.module = text(known.ucx_module);
-  drivers.ucx.allow_emulation = known.ucx_allow_emulation != 0;
-  drivers.ofi_provider = text(known.ofi_provider);
-  drivers.ofi_domain = text(known.ofi_domain);
+  transport::UcxDevices& ucx = drivers.ucx.devices;
+  ucx.devices = text(known.ucx_devices);
+  if (*text(known.ucx_transports) != 0) ucx.transports = known.ucx_transports;
+  ucx.module = text(known.ucx_module);
+  ucx.allow_emulation = known.ucx_allow_emulation != 0;
+  drivers.ofi.provider = text(known.ofi_provider);
+  drivers.ofi.domain = text(known.ofi_domain);
+  drivers.ofi.allow_emulation = known.ofi_allow_emulation != 0;
+  drivers.ofi.connections = drivers.tcp.connections = std::max(known.connections, 1U);
   drivers.ofi_interface = text(known.ofi_interface);
-  drivers.ofi_allow_emulation = known.ofi_allow_emulation != 0;
-  drivers.connections = std::max(known.connections, 1U);
   drivers.tcp_interface = text(known.tcp_interface);
-  options.sessions.tls_folder = text(known.tls);
-  drivers.tls_folder = text(known.tls);
+  options.sessions.tls_folder = drivers.tcp.tls_folder = text(known.tls);
   if (auto fine = check_options(drivers); !fine) return fine.error();
   return options;
 }

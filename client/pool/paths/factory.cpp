@@ -4,10 +4,9 @@
 
 #include "client/accel/cuda/cuda_accel.hpp"
 #include "common/base/check.hpp"
+#include "common/base/units.hpp"
 #include "common/net/address.hpp"
 #include "common/transport/local/local_transport.hpp"
-#include "common/transport/ofi/ofi_transport.hpp"
-#include "common/transport/tcp/tcp_transport.hpp"
 
 namespace ho::client {
 namespace {
@@ -44,18 +43,8 @@ Result<Engine::Driver> network_driver(MadeTransport made, Duration op_deadline) 
   return driver;
 }
 
-transport::UcxOptions ucx_options(const DriverOptions& options) {
-  transport::UcxOptions ucx;
-  ucx.devices = options.ucx;
-  return ucx;
-}
-
 MadeTransport make_ofi(const DriverOptions& options, const Clock& clock) {
-  transport::OfiOptions ofi;
-  ofi.provider = options.ofi_provider;
-  ofi.domain = options.ofi_domain;
-  ofi.connections = options.connections;
-  ofi.allow_emulation = options.ofi_allow_emulation;
+  transport::OfiOptions ofi = options.ofi;
   if (!options.ofi_interface.empty()) {
     auto address = net::interface_address(options.ofi_interface);
     if (!address) return address.error().at("ofi_interface");
@@ -65,9 +54,7 @@ MadeTransport make_ofi(const DriverOptions& options, const Clock& clock) {
 }
 
 MadeTransport make_tcp(const DriverOptions& options, const Clock& clock) {
-  transport::TcpOptions tcp;
-  tcp.connections = options.connections;
-  tcp.tls_folder = options.tls_folder;
+  transport::TcpOptions tcp = options.tcp;
   if (!options.tcp_interface.empty()) {
     auto address = net::interface_address(options.tcp_interface);
     if (!address) return address.error().at("tcp_interface");
@@ -94,8 +81,8 @@ Result<void> check_options(const DriverOptions& options) {
     return Error(Errc::kInvalidArgument, "local_threads: " + std::to_string(options.local_threads) +
                                              " is not in 0 .. " + std::to_string(kThreadsMax));
   }
-  if (options.connections > kConnectionsMax) {
-    return Error(Errc::kInvalidArgument, "connections: " + std::to_string(options.connections) +
+  if (options.tcp.connections > kConnectionsMax) {
+    return Error(Errc::kInvalidArgument, "connections: " + std::to_string(options.tcp.connections) +
                                              " is not in 0 .. " + std::to_string(kConnectionsMax));
   }
   if (auto ok = check_interface(options.tcp_interface, "tcp_interface"); !ok) return ok;
@@ -108,7 +95,7 @@ Result<Engine::Driver> make_driver(const std::string& name, const DriverOptions&
   if (name == "tcp") return network_driver(make_tcp(options, clock), op_deadline);
   if (name == "ofi") return network_driver(make_ofi(options, clock), op_deadline);
   if (name == "ucx") {
-    return network_driver(transport::make_ucx_transport(ucx_options(options), clock), op_deadline);
+    return network_driver(transport::make_ucx_transport(options.ucx, clock), op_deadline);
   }
   return Error(Errc::kUnsupported, "no driver named " + name + " in this build");
 }

@@ -8,6 +8,8 @@
 #include "client/transfer/engine.hpp"
 #include "common/base/clock.hpp"
 #include "common/base/result.hpp"
+#include "common/transport/ofi/ofi_transport.hpp"
+#include "common/transport/tcp/tcp_transport.hpp"
 #include "common/transport/ucx/loader/ucx_module.hpp"
 
 namespace ho::client {
@@ -15,14 +17,11 @@ namespace ho::client {
 /// A job's options for the drivers.
 struct DriverOptions {
   std::uint32_t local_threads = 0;  ///< threads that share large copies; 0: by the number of cores
-  transport::UcxDevices ucx;
-  std::string ofi_provider;          ///< libfabric's name; empty: whatever a daemon speaks
-  std::string ofi_domain;            ///< libfabric's name of the device to go out by; empty: any
-  std::string ofi_interface;         ///< network interface to go out by; empty: any
-  bool ofi_allow_emulation = false;  ///< also libfabric's TCP
-  std::string tcp_interface;         ///< network interface to go out by; empty: any
-  std::string tls_folder = {};       ///< for tcp: the folder of the job's certificate; empty: none
-  std::uint32_t connections = 1;  ///< for tcp and ofi: to each rail of a node, for large transfers
+  transport::UcxOptions ucx;
+  transport::OfiOptions ofi;
+  transport::TcpOptions tcp;
+  std::string ofi_interface;  ///< network interface to go out by, for its address; empty: any
+  std::string tcp_interface;
 };
 
 /// Refuses what no driver could be made with: where others are allowed, its driver would only be
