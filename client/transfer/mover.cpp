@@ -337,14 +337,9 @@ Result<void> Mover::submit_piece(const Operation& operation) {
   const Duration patience = driver.port.op_deadline;
   const int times = driver.port.transport->caps().patient ? kSlowTimes : 1;
   const TimePoint deadline = std::min(clock_.now() + times * patience, lease_end);
-  if (operation.direction == Direction::kGet) {
-    return driver.port.transport->submit(transport::GetOp{operation.op, operation.memory, local,
-                                                          extent.region, offset_bytes, deadline,
-                                                          lease_end, patience, operation.traffic});
-  }
-  return driver.port.transport->submit(transport::PutOp{operation.op, operation.memory, local,
-                                                        extent.region, offset_bytes, deadline,
-                                                        lease_end, patience, operation.traffic});
+  return driver.port.transport->submit({operation.direction, operation.op, operation.memory, local,
+                                        extent.region, offset_bytes, deadline, lease_end, patience,
+                                        operation.traffic});
 }
 
 Result<void> Mover::submit_copy(const Active& active, const ArenaExtent& extent,

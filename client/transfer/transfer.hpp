@@ -18,7 +18,7 @@ namespace ho::client {
 /// One registered stretch of host memory: the handle each driver gave for it.
 using LocalHandles = std::array<transport::LocalId, kDriversMax>;
 
-enum class Direction : std::uint8_t { kGet, kPut };
+using transport::Direction;
 
 /// Order in which waiting transfers get the link: smaller first. Plain transfers of the job are
 /// waited for now; a schedule's transfers come after them, the one needed soonest first. Schedules

@@ -101,26 +101,13 @@ struct RegionGrant {
   Rights rights = Rights::kReadWrite;
 };
 
-/// One read of remote memory.
-struct GetOp {
-  OpId op;
-  std::span<std::byte> into;  ///< inside `local`
-  LocalId local;
-  RegionId region;
-  std::uint64_t offset_bytes = 0;  ///< in the region
-  TimePoint deadline;
-  /// The lease on the region: unlike the deadline it never moves, whatever stopped this process.
-  TimePoint not_after = TimePoint::max();
-  /// Once nothing has moved between here and the peer for so long, it ends with kDeadline before
-  /// its deadline. Only with Caps::patient.
-  Duration patience = Duration::max();
-  TrafficClass traffic = TrafficClass::kDeadline;
-};
+enum class Direction : std::uint8_t { kGet, kPut };
 
-/// One write of remote memory.
-struct PutOp {
+/// One read (kGet) or write (kPut) of remote memory.
+struct MemoryOp {
+  Direction direction = Direction::kGet;
   OpId op;
-  std::span<const std::byte> from;  ///< inside `local`
+  std::span<std::byte> bytes;  ///< inside `local`; a put only reads them
   LocalId local;
   RegionId region;
   std::uint64_t offset_bytes = 0;  ///< in the region
@@ -131,6 +118,14 @@ struct PutOp {
   /// its deadline. Only with Caps::patient.
   Duration patience = Duration::max();
   TrafficClass traffic = TrafficClass::kDeadline;
+
+  /// Its local bytes are all in the memory.
+  [[nodiscard]] bool inside(std::span<const std::byte> memory) const {
+    const auto start = reinterpret_cast<std::uintptr_t>(memory.data());
+    const auto begin = reinterpret_cast<std::uintptr_t>(bytes.data());
+    return begin >= start && begin - start <= memory.size() &&
+           bytes.size() <= memory.size() - (begin - start);
+  }
 };
 
 /// One-sided access to memory that peers have exposed (the initiator's side).
@@ -170,17 +165,15 @@ class Transport {
   /// No operation on it may be in flight.
   virtual void unregister_memory(LocalId local) = 0;
 
-  /// Reads remote bytes into local memory.
-  /// @return accepted: one Completion with get.op will come out of poll(): kOk; kPermissionDenied
+  /// Reads remote bytes into local memory, or writes local bytes to remote memory. A put's
+  /// completion means *visible at the peer*, not merely sent.
+  /// @return accepted: one Completion with op.op will come out of poll(): kOk; kPermissionDenied
   /// (wrong or
   ///         revoked key, missing right); kUnavailable (peer gone); kDeadline.
   ///         kBusy: queue full, nothing started, poll() and retry. kInvalidArgument, kOutOfRange,
-  ///         kNotFound (unknown region), kUnavailable (peer closed): nothing started.
-  [[nodiscard]] virtual Result<void> submit(const GetOp& get) = 0;
-
-  /// Writes local bytes to remote memory. Its completion means *visible at the peer*, not merely
-  /// sent. Same outcomes as for GetOp; kPermissionDenied at once on a read-only region.
-  [[nodiscard]] virtual Result<void> submit(const PutOp& put) = 0;
+  ///         kNotFound (unknown region), kUnavailable (peer closed), kPermissionDenied (a put to a
+  ///         read-only region): nothing started.
+  [[nodiscard]] virtual Result<void> submit(const MemoryOp& op) = 0;
 
   /// How long nothing has come from the region's peer, or reached it, of the time in which this
   /// process polled; zero while it owes nothing. Always zero without Caps::gives_back.

@@ -9,11 +9,9 @@
 
 namespace ho::test {
 
-using transport::GetOp;
 using transport::LocalId;
 using transport::PeerAddress;
 using transport::PeerId;
-using transport::PutOp;
 using transport::RegionGrant;
 using transport::RegionId;
 using transport::Rights;
@@ -119,33 +117,16 @@ TimePoint SimTransport::first_end(TimePoint deadline, Duration patience) const {
   return patience == Duration::max() ? deadline : std::min(deadline, clock_.now() + patience);
 }
 
-Result<void> SimTransport::submit(const GetOp& get) {
+Result<void> SimTransport::submit(const transport::MemoryOp& asked) {
   Op op;
-  op.id = get.op;
-  op.is_get = true;
-  op.local = get.into.data();
-  op.length_bytes = get.into.size();
-  op.memory = get.local;
-  op.region = get.region;
-  op.offset_bytes = get.offset_bytes;
-  op.deadline = first_end(get.deadline, get.patience);
-  return accept(op);
-}
-
-Result<void> SimTransport::submit(const PutOp& put) {
-  Op op;
-  op.id = put.op;
-  // Only read: is_get stays false.
-  op.local = const_cast<std::byte*>(put.from.data());
-  op.length_bytes = put.from.size();
-  op.memory = put.local;
-  op.region = put.region;
-  op.offset_bytes = put.offset_bytes;
-  op.deadline = first_end(put.deadline, put.patience);
-  return accept(op);
-}
-
-Result<void> SimTransport::accept(Op op) {
+  op.id = asked.op;
+  op.is_get = asked.direction == transport::Direction::kGet;
+  op.local = asked.bytes.data();
+  op.length_bytes = asked.bytes.size();
+  op.memory = asked.local;
+  op.region = asked.region;
+  op.offset_bytes = asked.offset_bytes;
+  op.deadline = first_end(asked.deadline, asked.patience);
   if (op.length_bytes == 0 || op.length_bytes > caps_.op_bytes_max) {
     return Error(Errc::kInvalidArgument, "length");
   }

@@ -123,8 +123,7 @@ class SimTransport : public transport::Transport {
   void detach(transport::RegionId region) override;
   [[nodiscard]] Result<transport::LocalId> register_memory(std::span<std::byte> memory) override;
   void unregister_memory(transport::LocalId local) override;
-  [[nodiscard]] Result<void> submit(const transport::GetOp& get) override;
-  [[nodiscard]] Result<void> submit(const transport::PutOp& put) override;
+  [[nodiscard]] Result<void> submit(const transport::MemoryOp& asked) override;
   [[nodiscard]] Duration silence(transport::RegionId region) const override;
   [[nodiscard]] std::vector<OpId> give_back(const std::function<bool(OpId)>& which) override;
   std::size_t poll(std::span<Completion> out) override;
@@ -171,7 +170,6 @@ class SimTransport : public transport::Transport {
   /// Result of next_time() if nothing will happen.
   static constexpr TimePoint kNever = TimePoint::max();
 
-  [[nodiscard]] Result<void> accept(Op op);
   [[nodiscard]] const SimFabric::Peer& process_of(transport::PeerId peer) const;
   [[nodiscard]] TimePoint next_time(const Op& op) const;
   void step(std::size_t index, TimePoint at);

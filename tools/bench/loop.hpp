@@ -7,10 +7,11 @@
 
 #include "common/base/clock.hpp"
 #include "common/base/result.hpp"
+#include "common/transport/transport.hpp"
 
 namespace ho::bench {
 
-enum class Direction : std::uint8_t { kGet, kPut };
+using transport::Direction;
 
 /// The transfers to make, the same for a driver and for its limit.
 struct LoopShape {

@@ -106,14 +106,12 @@ class LocalTransport final : public Transport {
   void detach(RegionId region) override;
   [[nodiscard]] Result<LocalId> register_memory(std::span<std::byte> memory) override;
   void unregister_memory(LocalId local) override;
-  [[nodiscard]] Result<void> submit(const GetOp& get) override;
-  [[nodiscard]] Result<void> submit(const PutOp& put) override;
+  [[nodiscard]] Result<void> submit(const MemoryOp& op) override;
   std::size_t poll(std::span<Completion> out) override;
 
  private:
-  /// @return the region, if a copy between it, from the offset on, and the bytes may start.
-  [[nodiscard]] Result<const Region*> admit(RegionId region, std::uint64_t offset_bytes,
-                                            LocalId local, std::span<const std::byte> bytes) const;
+  /// @return the operation's region, if its copy may start.
+  [[nodiscard]] Result<const Region*> admit(const MemoryOp& op) const;
   void accept(const Pending& pending);
   /// Copies the next piece. @return kPermissionDenied where the segment was cut short.
   [[nodiscard]] Errc copy(const Pending& pending, std::uint64_t length_bytes);
@@ -191,48 +189,39 @@ void LocalTransport::unregister_memory(LocalId local) {
   memories_.erase(local);
 }
 
-Result<const Region*> LocalTransport::admit(RegionId region, std::uint64_t offset_bytes,
-                                            LocalId local, std::span<const std::byte> bytes) const {
-  if (bytes.empty() || bytes.size() > caps_.op_bytes_max) {
+Result<const Region*> LocalTransport::admit(const MemoryOp& op) const {
+  if (op.bytes.empty() || op.bytes.size() > caps_.op_bytes_max) {
     return Error(Errc::kInvalidArgument, "length");
   }
-  const auto found = regions_.find(region);
+  const auto found = regions_.find(op.region);
   if (found == regions_.end()) return Error(Errc::kNotFound, "no such region");
   if (found->second.peer_state == PeerState::kClosed) {
     return Error(Errc::kUnavailable, "peer closed");
   }
-  const auto end = checked_add(offset_bytes, bytes.size());
+  const auto end = checked_add(op.offset_bytes, op.bytes.size());
   if (!end || *end > found->second.mapping.bytes().size()) {
     return Error(Errc::kOutOfRange, "region");
   }
-  const auto memory = memories_.find(local);
+  const auto memory = memories_.find(op.local);
   if (memory == memories_.end()) return Error(Errc::kInvalidArgument, "not registered");
-  const auto start = reinterpret_cast<std::uintptr_t>(memory->second.data());
-  const auto begin = reinterpret_cast<std::uintptr_t>(bytes.data());
-  const std::uint64_t size = memory->second.size();
-  if (begin < start || begin - start > size || bytes.size() > size - (begin - start)) {
-    return Error(Errc::kInvalidArgument, "not in local");
-  }
+  if (!op.inside(memory->second)) return Error(Errc::kInvalidArgument, "not in local");
   if (queue_count_ + (done_.size() - done_head_) >= caps_.depth_ops_max) {
     return Error(Errc::kBusy, "queue full");
   }
   return &found->second;
 }
 
-Result<void> LocalTransport::submit(const GetOp& get) {
-  const auto region = admit(get.region, get.offset_bytes, get.local, get.into);
+Result<void> LocalTransport::submit(const MemoryOp& op) {
+  const auto region = admit(op);
   if (!region) return region.error();
-  accept(Pending{get.op, get.into.data(), (*region)->mapping.bytes().data() + get.offset_bytes,
-                 get.into.size(), 0, *region, get.local, get.deadline});
-  return {};
-}
-
-Result<void> LocalTransport::submit(const PutOp& put) {
-  const auto region = admit(put.region, put.offset_bytes, put.local, put.from);
-  if (!region) return region.error();
-  if ((*region)->rights == Rights::kRead) return Error(Errc::kPermissionDenied, "read-only");
-  accept(Pending{put.op, (*region)->mapping.bytes().data() + put.offset_bytes, put.from.data(),
-                 put.from.size(), 0, *region, put.local, put.deadline});
+  const bool put = op.direction == Direction::kPut;
+  if (put && (*region)->rights == Rights::kRead) {
+    return Error(Errc::kPermissionDenied, "read-only");
+  }
+  std::byte* const remote = (*region)->mapping.bytes().data() + op.offset_bytes;
+  std::byte* const local = op.bytes.data();
+  accept(Pending{op.op, put ? remote : local, put ? local : remote, op.bytes.size(), 0, *region,
+                 op.local, op.deadline});
   return {};
 }
 

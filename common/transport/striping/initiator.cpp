@@ -112,36 +112,23 @@ void Initiator::unregister_memory(LocalId local) {
   memories_.erase(local);
 }
 
-Result<void> Initiator::submit(const GetOp& get) {
-  return accept(Request{get.op, get.into.data(), get.into.size(), get.local, get.region,
-                        get.offset_bytes, get.deadline, get.not_after, true, get.patience,
-                        get.traffic});
-}
-
-Result<void> Initiator::submit(const PutOp& put) {
-  // Only read from: a put's source is not written to.
-  return accept(Request{put.op, const_cast<std::byte*>(put.from.data()), put.from.size(), put.local,
-                        put.region, put.offset_bytes, put.deadline, put.not_after, false,
-                        put.patience, put.traffic});
-}
-
-Result<void> Initiator::accept(const Request& request) {
-  if (request.length_bytes == 0 || request.length_bytes > caps_.op_bytes_max) {
+Result<void> Initiator::submit(const MemoryOp& op) {
+  if (op.bytes.empty() || op.bytes.size() > caps_.op_bytes_max) {
     return Error(Errc::kInvalidArgument, "length");
   }
-  const auto found = regions_.find(request.region);
+  const auto found = regions_.find(op.region);
   if (found == regions_.end()) return Error(Errc::kNotFound, "no such region");
   Peer& peer = *found->second.peer;
   const RemoteRegion& region = *found->second.remote;
   if (peer.state != PeerState::kOpen) return Error(Errc::kUnavailable, "peer closed");
-  const auto end = checked_add(request.offset_bytes, request.length_bytes);
+  const auto end = checked_add(op.offset_bytes, op.bytes.size());
   if (!end || *end > region.length_bytes) return Error(Errc::kOutOfRange, "region");
-  if (!request.is_get && region.rights == Rights::kRead) {
+  if (op.direction == Direction::kPut && region.rights == Rights::kRead) {
     return Error(Errc::kPermissionDenied, "read-only");
   }
-  const auto memory = memories_.find(request.local);
+  const auto memory = memories_.find(op.local);
   if (memory == memories_.end()) return Error(Errc::kInvalidArgument, "not registered");
-  if (!request.inside(memory->second.bytes)) return Error(Errc::kInvalidArgument, "not in local");
+  if (!op.inside(memory->second.bytes)) return Error(Errc::kInvalidArgument, "not in local");
   const std::size_t in_use = slots_.size() - free_slots_.size();
   if (in_use + done_.size() >= caps_.depth_ops_max) return Error(Errc::kBusy, "queue full");
 
@@ -149,28 +136,28 @@ Result<void> Initiator::accept(const Request& request) {
   const std::uint32_t index = free_slots_.back();
   free_slots_.pop_back();
   Slot& slot = slots_[index];
-  slot.op = RailOp{request.bytes,
-                   request.length_bytes,
-                   request.offset_bytes,
+  slot.op = RailOp{op.bytes.data(),
+                   op.bytes.size(),
+                   op.offset_bytes,
                    memory->second.registered.get(),
                    &region,
-                   request.is_get,
-                   caps_.has_classes ? request.traffic : TrafficClass::kDeadline,
+                   op.direction == Direction::kGet,
+                   caps_.has_classes ? op.traffic : TrafficClass::kDeadline,
                    index};
-  slot.id = request.op;
-  slot.local = request.local;
-  slot.region = request.region;
+  slot.id = op.op;
+  slot.local = op.local;
+  slot.region = op.region;
   slot.peer = &peer;
   slot.lent = false;
   slot.given_back = false;
   slot.code = Errc::kOk;
-  slot.patience = caps_.patient ? request.patience : Duration::max();
-  slot.deadline = request.deadline;
+  slot.patience = caps_.patient ? op.patience : Duration::max();
+  slot.deadline = op.deadline;
   slot.look_at = slot.deadline;
   if (slot.patience != Duration::max()) {
     slot.look_at = std::min(slot.deadline, clock_.now() + slot.patience);
   }
-  slot.not_after = request.not_after;
+  slot.not_after = op.not_after;
   earliest_ = std::min(earliest_, slot.look_at);
   SlotRing& ring = peer.queues[static_cast<std::size_t>(slot.op.kind())];
   const bool first = ring.empty();

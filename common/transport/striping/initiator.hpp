@@ -60,8 +60,7 @@ class Initiator final : public Transport {
   void detach(RegionId region) override;
   [[nodiscard]] Result<LocalId> register_memory(std::span<std::byte> memory) override;
   void unregister_memory(LocalId local) override;
-  [[nodiscard]] Result<void> submit(const GetOp& get) override;
-  [[nodiscard]] Result<void> submit(const PutOp& put) override;
+  [[nodiscard]] Result<void> submit(const MemoryOp& op) override;
   [[nodiscard]] Duration silence(RegionId region) const override;
   [[nodiscard]] std::vector<OpId> give_back(const std::function<bool(OpId)>& which) override;
   std::size_t poll(std::span<Completion> out) override;
@@ -105,7 +104,6 @@ class Initiator final : public Transport {
     TimePoint not_after;
   };
 
-  [[nodiscard]] Result<void> accept(const Request& request);
   void post_some(Peer& peer);
   [[nodiscard]] bool has_room(const Rails& rails, LaneKind kind) const;
   [[nodiscard]] bool post(Peer& peer, std::uint32_t slot);

@@ -11,7 +11,6 @@
 #include "common/base/check.hpp"
 #include "common/base/clock.hpp"
 #include "common/model/op.hpp"
-#include "common/transport/transport.hpp"
 
 // What the drivers between nodes have in common.
 namespace ho::transport {
@@ -23,29 +22,6 @@ inline constexpr Duration kOwnPauseMin = std::chrono::milliseconds(250);
 /// So much of the time between two polls counts as watched: a thread that lost its processor for
 /// longer knows nothing of what a peer did.
 inline constexpr Duration kWatchedMax = std::chrono::milliseconds(5);
-
-/// What GetOp and PutOp have in common.
-struct Request {
-  OpId op;
-  std::byte* bytes = nullptr;  ///< only read from where is_get is false
-  std::uint64_t length_bytes = 0;
-  LocalId local;
-  RegionId region;
-  std::uint64_t offset_bytes = 0;
-  TimePoint deadline;
-  TimePoint not_after;
-  bool is_get = false;
-  Duration patience = Duration::max();
-  TrafficClass traffic = TrafficClass::kDeadline;
-
-  /// Its local bytes are all in the memory.
-  [[nodiscard]] bool inside(std::span<const std::byte> memory) const {
-    const auto start = reinterpret_cast<std::uintptr_t>(memory.data());
-    const auto begin = reinterpret_cast<std::uintptr_t>(bytes);
-    return begin >= start && begin - start <= memory.size() &&
-           length_bytes <= memory.size() - (begin - start);
-  }
-};
 
 /// Slots with pieces still to post, first come first served.
 class SlotRing {

@@ -40,8 +40,9 @@ TEST_CASE("transport: a wrong key is refused and the peer's other regions go on"
   const auto attached = bench.initiator->attach(bench.peer, rig->grant(forged));
   if (attached) {
     REQUIRE(bench.initiator
-                ->submit(transport::GetOp{OpId(1), bench.memory().first(64), bench.local, *attached,
-                                          0, in(*rig, 5s)})
+                ->submit(transport::MemoryOp{transport::Direction::kGet, OpId(1),
+                                             bench.memory().first(64), bench.local, *attached, 0,
+                                             in(*rig, 5s)})
                 .ok());
     REQUIRE(collect(*rig, *bench.initiator, 1)[0].code == Errc::kPermissionDenied);
   } else {
@@ -281,9 +282,9 @@ TEST_CASE("transport: closing a peer ends its operations at once and no other pe
   for (std::uint64_t i = 0; i < kOps; ++i) {
     REQUIRE(bench.get(i, {i * kMiB, i * kMiB, kMiB}).ok());
     REQUIRE(bench.initiator
-                ->submit(transport::GetOp{OpId(100 + i),
-                                          bench.memory().subspan((kOps + i) * kMiB, kMiB),
-                                          bench.local, *region, i * kMiB, in(*rig, 10s)})
+                ->submit(transport::MemoryOp{transport::Direction::kGet, OpId(100 + i),
+                                             bench.memory().subspan((kOps + i) * kMiB, kMiB),
+                                             bench.local, *region, i * kMiB, in(*rig, 10s)})
                 .ok());
   }
   bench.initiator->close_peer(bench.peer);
@@ -341,10 +342,8 @@ Victim fork_victim(Rig& rig, std::size_t target, const Exposed& exposed, bool wr
   if (!local) ::_exit(3);
   const auto start = [&](std::uint64_t i) {
     const auto piece = std::span<std::byte>(memory).subspan(i * kMiB, kMiB);
-    return writes ? initiator->submit(
-                        transport::PutOp{OpId(i), piece, *local, *region, i * kMiB, deadline})
-                  : initiator->submit(
-                        transport::GetOp{OpId(i), piece, *local, *region, i * kMiB, deadline});
+    const auto direction = writes ? transport::Direction::kPut : transport::Direction::kGet;
+    return initiator->submit({direction, OpId(i), piece, *local, *region, i * kMiB, deadline});
   };
   for (std::uint64_t i = 0; i < kOps; ++i) (void)start(i);
   bool told = false;

@@ -45,10 +45,9 @@ Errc try_access(Rig& rig, Bench& bench, const transport::RemoteKey& key, std::ui
   std::vector<std::byte> memory(4096, std::byte{0xEE});
   const auto local = initiator->register_memory(memory);
   REQUIRE(local.ok());
-  const auto submitted = write ? initiator->submit(transport::PutOp{OpId(1), memory, *local,
-                                                                    *region, offset, in(rig, 2s)})
-                               : initiator->submit(transport::GetOp{OpId(1), memory, *local,
-                                                                    *region, offset, in(rig, 2s)});
+  const auto direction = write ? transport::Direction::kPut : transport::Direction::kGet;
+  const auto submitted =
+      initiator->submit({direction, OpId(1), memory, *local, *region, offset, in(rig, 2s)});
   if (!submitted) return submitted.error().code();
   return collect(rig, *initiator, 1)[0].code;
 }
@@ -149,8 +148,13 @@ TEST_CASE("ofi: time in which nobody polled does not count, but never past the l
     INFO((lease_ended ? "the lease has ended" : "the lease goes on"));
     const auto rig = make_rig("ofi");
     Bench bench(*rig, kMiB, 4096);
-    auto request =
-        transport::GetOp{OpId(1), bench.memory(), bench.local, bench.region, 0, in(*rig, 300ms)};
+    auto request = transport::MemoryOp{transport::Direction::kGet,
+                                       OpId(1),
+                                       bench.memory(),
+                                       bench.local,
+                                       bench.region,
+                                       0,
+                                       in(*rig, 300ms)};
     request.not_after = in(*rig, lease_ended ? 400ms : 60s);
     REQUIRE(bench.initiator->submit(request).ok());
     std::this_thread::sleep_for(600ms);
@@ -243,10 +247,14 @@ TEST_CASE("ofi: large operations are spread over several connections, and end wi
   const std::span<std::byte> back = std::span(memory).last(32 * kMiB);
   fill(sent, 82);
   const TimePoint deadline = in(*rig, 20s);
-  REQUIRE((*initiator)->submit(transport::PutOp{OpId(1), sent, *local, *region, 0, deadline}).ok());
+  REQUIRE((*initiator)
+              ->submit(transport::MemoryOp{transport::Direction::kPut, OpId(1), sent, *local,
+                                           *region, 0, deadline})
+              .ok());
   REQUIRE(collect(*rig, **initiator, 1)[0].code == Errc::kOk);
   CHECK(std::memcmp(exposed.truth.data(), sent.data(), sent.size()) == 0);
-  const transport::GetOp get{OpId(2), back, *local, *region, 0, deadline};
+  const transport::MemoryOp get{
+      transport::Direction::kGet, OpId(2), back, *local, *region, 0, deadline};
   REQUIRE((*initiator)->submit(get).ok());
   REQUIRE(collect(*rig, **initiator, 1)[0].code == Errc::kOk);
   CHECK(std::memcmp(back.data(), sent.data(), sent.size()) == 0);

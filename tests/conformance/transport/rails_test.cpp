@@ -177,10 +177,10 @@ TEST_CASE("rails: a refused key is an answer, and costs neither a rail nor the p
   }
   CHECK(sockets_to(kFirstRail).size() == 2);
   CHECK(sockets_to(kSecondRail).size() == 2);
-  REQUIRE(
-      bench.initiator
-          ->submit(transport::GetOp{OpId(9), bench.memory(), bench.local, *region, 0, in(*rig, 5s)})
-          .ok());
+  REQUIRE(bench.initiator
+              ->submit(transport::MemoryOp{transport::Direction::kGet, OpId(9), bench.memory(),
+                                           bench.local, *region, 0, in(*rig, 5s)})
+              .ok());
   CHECK(collect(*rig, *bench.initiator, 1)[0].code == Errc::kOk);
   CHECK(std::memcmp(bench.memory().data(), other.truth.data(), other.truth.size()) == 0);
 }
@@ -238,7 +238,9 @@ TEST_CASE("rails: one without a listener, or without an answer, is left out at c
     std::vector<std::byte> memory(kMiB);
     const auto local = initiator->register_memory(memory);
     REQUIRE(local.ok());
-    REQUIRE(initiator->submit(transport::GetOp{OpId(1), memory, *local, *region, 0, in(*rig, 5s)})
+    REQUIRE(initiator
+                ->submit(transport::MemoryOp{transport::Direction::kGet, OpId(1), memory, *local,
+                                             *region, 0, in(*rig, 5s)})
                 .ok());
     CHECK(collect(*rig, *initiator, 1)[0].code == Errc::kOk);
     CHECK(std::memcmp(memory.data(), exposed.truth.data(), memory.size()) == 0);

@@ -328,14 +328,16 @@ Bench::~Bench() = default;
 
 Result<void> Bench::get(std::uint64_t op, const Span& span, Duration deadline) {
   return initiator->submit(
-      transport::GetOp{OpId(op), memory_view.subspan(span.local_offset, span.length_bytes), local,
-                       region, span.remote_offset, in(rig, deadline)});
+      transport::MemoryOp{transport::Direction::kGet, OpId(op),
+                          memory_view.subspan(span.local_offset, span.length_bytes), local, region,
+                          span.remote_offset, in(rig, deadline)});
 }
 
 Result<void> Bench::put(std::uint64_t op, const Span& span, Duration deadline) {
   return initiator->submit(
-      transport::PutOp{OpId(op), memory_view.subspan(span.local_offset, span.length_bytes), local,
-                       region, span.remote_offset, in(rig, deadline)});
+      transport::MemoryOp{transport::Direction::kPut, OpId(op),
+                          memory_view.subspan(span.local_offset, span.length_bytes), local, region,
+                          span.remote_offset, in(rig, deadline)});
 }
 
 void check_serves(Rig& rig, std::size_t target) {
@@ -349,13 +351,17 @@ void check_serves(Rig& rig, std::size_t target) {
   std::vector<std::byte> memory(kMiB);
   const auto local = initiator->register_memory(memory);
   REQUIRE(local.ok());
-  REQUIRE(
-      initiator->submit(transport::GetOp{OpId(1), memory, *local, *region, 0, in(rig, 5s)}).ok());
+  REQUIRE(initiator
+              ->submit(transport::MemoryOp{transport::Direction::kGet, OpId(1), memory, *local,
+                                           *region, 0, in(rig, 5s)})
+              .ok());
   REQUIRE(collect(rig, *initiator, 1)[0].code == Errc::kOk);
   REQUIRE(std::memcmp(memory.data(), exposed.truth.data(), kMiB) == 0);
   fill(memory, 12);
-  REQUIRE(
-      initiator->submit(transport::PutOp{OpId(2), memory, *local, *region, 0, in(rig, 5s)}).ok());
+  REQUIRE(initiator
+              ->submit(transport::MemoryOp{transport::Direction::kPut, OpId(2), memory, *local,
+                                           *region, 0, in(rig, 5s)})
+              .ok());
   REQUIRE(collect(rig, *initiator, 1)[0].code == Errc::kOk);
   REQUIRE(std::memcmp(memory.data(), exposed.truth.data(), kMiB) == 0);
 }

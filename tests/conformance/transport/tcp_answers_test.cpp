@@ -118,10 +118,9 @@ TEST_CASE("tcp: answers that our targets do not give end the peer, and are not b
     const auto local = (*initiator)->register_memory(memory);
     REQUIRE(local.ok());
     const TimePoint deadline = clock.now() + 60s;
+    const auto direction = one.is_get ? transport::Direction::kGet : transport::Direction::kPut;
     const auto accepted =
-        one.is_get
-            ? (*initiator)->submit(transport::GetOp{OpId(1), memory, *local, *region, 0, deadline})
-            : (*initiator)->submit(transport::PutOp{OpId(1), memory, *local, *region, 0, deadline});
+        (*initiator)->submit({direction, OpId(1), memory, *local, *region, 0, deadline});
     REQUIRE(accepted.ok());
     std::array<Completion, 1> done;
     while ((*initiator)->poll(done) == 0) REQUIRE(clock.now() < deadline);
@@ -181,7 +180,8 @@ TEST_CASE("tcp: a target without connections for bulk traffic gets it beside the
     const auto local = (*initiator)->register_memory(memory);
     const TimePoint end = clock.now() + 20s;
     for (int i = 0; i < kGets; ++i) {
-      transport::GetOp get{OpId(1), memory, *local, *region, 0, clock.now() + 5s};
+      transport::MemoryOp get{
+          transport::Direction::kGet, OpId(1), memory, *local, *region, 0, clock.now() + 5s};
       get.traffic = transport::TrafficClass::kBulk;
       if (!(*initiator)->submit(get).ok()) break;
       std::array<Completion, 1> done{};

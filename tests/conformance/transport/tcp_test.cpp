@@ -417,13 +417,15 @@ TEST_CASE("tcp: large operations are spread over several connections, and end wi
   const TimePoint deadline = in(*rig, 20s);
   const auto get = [&](std::uint64_t i) {
     return (*initiator)
-        ->submit(transport::GetOp{OpId(i), back.subspan(i * kPiece, kPiece), *local, *region,
-                                  i * kPiece, deadline});
+        ->submit(transport::MemoryOp{transport::Direction::kGet, OpId(i),
+                                     back.subspan(i * kPiece, kPiece), *local, *region, i * kPiece,
+                                     deadline});
   };
   for (std::uint64_t i = 0; i < kPieces; ++i) {
     REQUIRE((*initiator)
-                ->submit(transport::PutOp{OpId(i), sent.subspan(i * kPiece, kPiece), *local,
-                                          *region, i * kPiece, deadline})
+                ->submit(transport::MemoryOp{transport::Direction::kPut, OpId(i),
+                                             sent.subspan(i * kPiece, kPiece), *local, *region,
+                                             i * kPiece, deadline})
                 .ok());
   }
   for (const Completion& one : collect(*rig, **initiator, kPieces)) CHECK(one.code == Errc::kOk);

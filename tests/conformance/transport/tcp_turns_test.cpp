@@ -178,9 +178,9 @@ TEST_CASE("tcp turns: what is needed now passes what was asked for before it") {
   const auto local = initiator->register_memory(own);
   REQUIRE(local.ok());
   const auto get = [&](std::uint64_t i, std::uint64_t bytes, transport::TrafficClass traffic) {
-    return initiator->submit(transport::GetOp{OpId(i), std::span(own).subspan(i * kPiece, bytes),
-                                              *local, *region, i * kPiece, far, far,
-                                              Duration::max(), traffic});
+    return initiator->submit(transport::MemoryOp{
+        transport::Direction::kGet, OpId(i), std::span(own).subspan(i * kPiece, bytes), *local,
+        *region, i * kPiece, far, far, Duration::max(), traffic});
   };
   std::vector<std::uint64_t> ended;
   const auto poll = [&] {

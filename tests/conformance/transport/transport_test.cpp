@@ -180,14 +180,15 @@ TEST_CASE("transport: unknown regions and memory outside of the registered are r
     return result ? Errc::kOk : result.error().code();
   };
   auto& initiator = *bench.initiator;
-  REQUIRE(code(initiator.submit(transport::GetOp{OpId(1), bench.memory().first(8), bench.local,
-                                                 transport::RegionId(4711), 0, deadline})) ==
-          Errc::kNotFound);
-  REQUIRE(code(initiator.submit(transport::GetOp{OpId(1), elsewhere, bench.local, bench.region, 0,
-                                                 deadline})) == Errc::kInvalidArgument);
-  REQUIRE(code(initiator.submit(transport::PutOp{OpId(1), bench.memory().first(8),
-                                                 transport::LocalId(4711), bench.region, 0,
-                                                 deadline})) == Errc::kInvalidArgument);
+  REQUIRE(code(initiator.submit(transport::MemoryOp{
+              transport::Direction::kGet, OpId(1), bench.memory().first(8), bench.local,
+              transport::RegionId(4711), 0, deadline})) == Errc::kNotFound);
+  REQUIRE(code(initiator.submit(transport::MemoryOp{transport::Direction::kGet, OpId(1), elsewhere,
+                                                    bench.local, bench.region, 0, deadline})) ==
+          Errc::kInvalidArgument);
+  REQUIRE(code(initiator.submit(transport::MemoryOp{
+              transport::Direction::kPut, OpId(1), bench.memory().first(8),
+              transport::LocalId(4711), bench.region, 0, deadline})) == Errc::kInvalidArgument);
   initiator.detach(bench.region);
   REQUIRE(code(bench.get(1, {0, 0, 8})) == Errc::kNotFound);
   initiator.unregister_memory(bench.local);

@@ -84,8 +84,9 @@ TEST_CASE("ucx: the target's device refuses a range beyond the region, whatever 
   const auto region = bench.initiator->attach(bench.peer, std::move(grant));
   REQUIRE(region.ok());  // its first byte is there
   REQUIRE(bench.initiator
-              ->submit(transport::GetOp{OpId(1), bench.memory().first(64), bench.local, *region,
-                                        kMiB + 4096, in(*rig, 5s)})
+              ->submit(transport::MemoryOp{transport::Direction::kGet, OpId(1),
+                                           bench.memory().first(64), bench.local, *region,
+                                           kMiB + 4096, in(*rig, 5s)})
               .ok());
   const auto done = collect(*rig, *bench.initiator, 1);
   INFO(errc_name(done[0].code));

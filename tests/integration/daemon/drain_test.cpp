@@ -57,10 +57,11 @@ Attached attach(ControlClient& client, const Session& session, const Clock& cloc
     out.regions.push_back(*region);
   }
   for (std::size_t i = 0; i < out.regions.size(); ++i) {
-    const std::span<const std::byte> from(out.memory.data() + i * 2 * kMiB, 2 * kMiB);
-    REQUIRE(
-        out.initiator->submit(transport::PutOp{OpId(i), from, out.local, out.regions[i], 0, soon()})
-            .ok());
+    const std::span from(out.memory.data() + i * 2 * kMiB, 2 * kMiB);
+    REQUIRE(out.initiator
+                ->submit(transport::MemoryOp{transport::Direction::kPut, OpId(i), from, out.local,
+                                             out.regions[i], 0, soon()})
+                .ok());
   }
   wait_all(*out.initiator, out.regions.size());
   return out;
@@ -88,8 +89,9 @@ TEST_CASE("daemon: a get that completes during a drain has read the bytes that w
     const auto start = [&](std::uint64_t slot) {
       const std::span<std::byte> into(at.memory.data() + slot * kMiB, kMiB);
       std::memset(into.data(), 0x11, into.size());
-      const auto ok = at.initiator->submit(transport::GetOp{
-          OpId(slot), into, at.local, at.regions[slot / 2], slot % 2 * kMiB, deadline});
+      const auto ok = at.initiator->submit(
+          transport::MemoryOp{transport::Direction::kGet, OpId(slot), into, at.local,
+                              at.regions[slot / 2], slot % 2 * kMiB, deadline});
       if (!ok) lost = true;
       return ok.ok();
     };

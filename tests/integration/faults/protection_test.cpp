@@ -108,13 +108,13 @@ struct Intruder {
     return grant;
   }
   [[nodiscard]] Errc put(RegionId region, std::uint64_t offset) {
-    const auto started = transport->submit(
-        transport::PutOp{OpId(1), memory, local, region, offset, clock.now() + 2s});
+    const auto started = transport->submit(transport::MemoryOp{
+        transport::Direction::kPut, OpId(1), memory, local, region, offset, clock.now() + 2s});
     return started ? outcome() : started.error().code();
   }
   [[nodiscard]] Errc get(RegionId region, std::uint64_t offset) {
-    const auto started = transport->submit(
-        transport::GetOp{OpId(1), memory, local, region, offset, clock.now() + 2s});
+    const auto started = transport->submit(transport::MemoryOp{
+        transport::Direction::kGet, OpId(1), memory, local, region, offset, clock.now() + 2s});
     return started ? outcome() : started.error().code();
   }
   [[nodiscard]] Errc outcome() {

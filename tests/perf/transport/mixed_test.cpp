@@ -54,11 +54,13 @@ Mixed measure(bool with_large) {
     begun[op] = clock.now();
     const std::uint64_t at = op * kLargeBytes;
     if (op == kLargeOps) {
-      return tcp.submit(
-          transport::GetOp{OpId(op), bytes.subspan(at, kSmallBytes), *local, *region, at, far});
+      return tcp.submit(transport::MemoryOp{transport::Direction::kGet, OpId(op),
+                                            bytes.subspan(at, kSmallBytes), *local, *region, at,
+                                            far});
     }
-    return tcp.submit(
-        transport::PutOp{OpId(op), bytes.subspan(at, kLargeBytes), *local, *region, at, far});
+    return tcp.submit(transport::MemoryOp{transport::Direction::kPut, OpId(op),
+                                          bytes.subspan(at, kLargeBytes), *local, *region, at,
+                                          far});
   };
   for (std::uint64_t op = with_large ? 0 : kLargeOps; op <= kLargeOps; ++op)
     REQUIRE(start(op).ok());

@@ -64,10 +64,9 @@ double measure_driver(Way way, const Folders& folders) {
   REQUIRE(local.ok());
   const auto start = [&](std::uint64_t op) {
     const auto bytes = std::span(memory).subspan(op * kOpBytes, kOpBytes);
-    if (way == Way::kGet) {
-      return tcp.submit(transport::GetOp{OpId(op), bytes, *local, *region, op * kOpBytes, far});
-    }
-    return tcp.submit(transport::PutOp{OpId(op), bytes, *local, *region, op * kOpBytes, far});
+    const auto direction =
+        way == Way::kGet ? transport::Direction::kGet : transport::Direction::kPut;
+    return tcp.submit({direction, OpId(op), bytes, *local, *region, op * kOpBytes, far});
   };
   for (std::uint64_t op = 0; op < kInFlight; ++op) REQUIRE(start(op).ok());
   const TimePoint begin = clock.now();

@@ -32,13 +32,9 @@ class JobTransport final : public SimTransport {
   LeaseEnd lease_end;
   std::function<void()> outlives;
 
-  [[nodiscard]] Result<void> submit(const transport::GetOp& get) override {
-    if (get.deadline > lease_end(get.region)) outlives();
-    return SimTransport::submit(get);
-  }
-  [[nodiscard]] Result<void> submit(const transport::PutOp& put) override {
-    if (put.deadline > lease_end(put.region)) outlives();
-    return SimTransport::submit(put);
+  [[nodiscard]] Result<void> submit(const transport::MemoryOp& op) override {
+    if (op.deadline > lease_end(op.region)) outlives();
+    return SimTransport::submit(op);
   }
 };
 

@@ -49,8 +49,7 @@ class Together final : public transport::Transport {
     return refusal();
   }
   void unregister_memory(transport::LocalId) override {}
-  [[nodiscard]] Result<void> submit(const transport::GetOp&) override { return refusal(); }
-  [[nodiscard]] Result<void> submit(const transport::PutOp&) override { return refusal(); }
+  [[nodiscard]] Result<void> submit(const transport::MemoryOp&) override { return refusal(); }
   std::size_t poll(std::span<Completion>) override { return 0; }
 
  private:

@@ -49,13 +49,13 @@ struct Bed {
   }
   [[nodiscard]] Result<void> get(std::uint64_t op, std::uint64_t bytes = 4096,
                                  Duration deadline = seconds(10)) {
-    return initiator->submit(
-        GetOp{OpId(op), std::span(memory).first(bytes), local, region, 0, clock.now() + deadline});
+    return initiator->submit(MemoryOp{Direction::kGet, OpId(op), std::span(memory).first(bytes),
+                                      local, region, 0, clock.now() + deadline});
   }
   [[nodiscard]] Result<void> put(std::uint64_t op, std::uint64_t bytes = 4096,
                                  Duration deadline = seconds(10)) {
-    return initiator->submit(
-        PutOp{OpId(op), std::span(memory).first(bytes), local, region, 0, clock.now() + deadline});
+    return initiator->submit(MemoryOp{Direction::kPut, OpId(op), std::span(memory).first(bytes),
+                                      local, region, 0, clock.now() + deadline});
   }
   /// Polls a few times; time stands still.
   std::map<std::uint64_t, Errc> turn() {

@@ -201,8 +201,9 @@ TEST_CASE("initiator: time in which nobody polled costs neither rails nor operat
   CHECK(bed.fences.asked.empty());
   CHECK(bed.pass(400ms).empty());
   CHECK(bed.fences.asked.empty());
-  auto late = GetOp{
-      OpId(2), std::span(bed.memory).first(8), bed.local, bed.region, 0, bed.clock.now() + 1s};
+  auto late = MemoryOp{Direction::kGet,     OpId(2),    std::span(bed.memory).first(8),
+                       bed.local,           bed.region, 0,
+                       bed.clock.now() + 1s};
   late.not_after = bed.clock.now() + 2s;  // the lease never moves
   REQUIRE(bed.initiator->submit(late).ok());
   bed.clock.advance(1h);
@@ -218,8 +219,8 @@ TEST_CASE("initiator: a deadline ends its operation, its peer, and no other peer
   const auto far = bed.initiator->attach(*other, Bed::grant());
   REQUIRE(far.ok());
   REQUIRE(bed.initiator
-              ->submit(GetOp{OpId(9), std::span(bed.memory).first(8), bed.local, *far, 0,
-                             bed.clock.now() + 10s})
+              ->submit(MemoryOp{Direction::kGet, OpId(9), std::span(bed.memory).first(8), bed.local,
+                                *far, 0, bed.clock.now() + 10s})
               .ok());
   REQUIRE(bed.put(1, 4096, 300ms).ok());
   REQUIRE(bed.get(2).ok());
@@ -232,9 +233,9 @@ TEST_CASE("initiator: a deadline ends its operation, its peer, and no other peer
 TEST_CASE("initiator: patience lasts while bytes move, and no longer than the deadline") {
   Bed bed(Fenced::kYes, "a", {64, 2 * kMiB});
   const auto get = [&](std::uint64_t op, std::uint64_t bytes) {
-    return bed.initiator->submit(GetOp{OpId(op), std::span(bed.memory).first(bytes), bed.local,
-                                       bed.region, 0, bed.clock.now() + 4s, TimePoint::max(),
-                                       300ms});
+    return bed.initiator->submit(MemoryOp{Direction::kGet, OpId(op),
+                                          std::span(bed.memory).first(bytes), bed.local, bed.region,
+                                          0, bed.clock.now() + 4s, TimePoint::max(), 300ms});
   };
   // The second one waits here: there are too many bytes in flight.
   REQUIRE(get(1, 2 * kMiB).ok());
@@ -268,10 +269,11 @@ TEST_CASE("initiator: patience lasts while bytes move, and no longer than the de
 
 TEST_CASE("initiator: patience does not wait for another rail") {
   Bed bed;
-  REQUIRE(bed.initiator
-              ->submit(PutOp{OpId(1), std::span(bed.memory).first(4096), bed.local, bed.region, 0,
-                             bed.clock.now() + 10s, TimePoint::max(), 2s})
-              .ok());
+  REQUIRE(
+      bed.initiator
+          ->submit(MemoryOp{Direction::kPut, OpId(1), std::span(bed.memory).first(4096), bed.local,
+                            bed.region, 0, bed.clock.now() + 10s, TimePoint::max(), 2s})
+          .ok());
   FakeRail& other = bed.rail(bed.rail(0).ops.empty() ? 0 : 1);
   // Its rail is lost and the peer does not answer the fence, while bytes move on the other one.
   bed.rail(&other == &bed.rail(0) ? 1 : 0).break_down();
@@ -458,9 +460,13 @@ TEST_CASE("initiator: classes of traffic wait for their own bytes, where the dri
   const bool has_classes = GENERATE(false, true);
   Bed bed(Fenced::kYes, "a", {64, 4 * kMiB}, has_classes);
   const auto get = [&](std::uint64_t op, std::uint64_t bytes, TrafficClass traffic) {
-    GetOp made{OpId(op),  std::span(bed.memory).first(bytes),
-               bed.local, bed.region,
-               0,         bed.clock.now() + 10s};
+    MemoryOp made{Direction::kGet,
+                  OpId(op),
+                  std::span(bed.memory).first(bytes),
+                  bed.local,
+                  bed.region,
+                  0,
+                  bed.clock.now() + 10s};
     made.traffic = traffic;
     REQUIRE(bed.initiator->submit(made).ok());
   };

@@ -115,11 +115,7 @@ class NodeArea {
     const auto piece = std::span<std::byte>(host_).subspan(at, length);
     const RegionId region = regions_[at / segment];
     const TimePoint deadline = clock_.now() + kCellOpDeadline;
-    if (direction == Direction::kGet) {
-      return transport_->submit(
-          transport::GetOp{op, piece, local_, region, at % segment, deadline});
-    }
-    return transport_->submit(transport::PutOp{op, piece, local_, region, at % segment, deadline});
+    return transport_->submit({direction, op, piece, local_, region, at % segment, deadline});
   }
 
  private:

@@ -26,9 +26,7 @@
 namespace ho::bench {
 namespace {
 
-using transport::GetOp;
 using transport::LocalId;
-using transport::PutOp;
 using transport::RegionId;
 using transport::Transport;
 
@@ -120,9 +118,7 @@ class DriverLoop final : public Loop {
     const std::uint64_t offset = at_ % ops_per_region_ * shape_.size_bytes;
     const TimePoint deadline = now + kOpDeadline;
     auto submitted =
-        shape_.direction == Direction::kGet
-            ? transport_.submit(GetOp{OpId(slot), piece, local_, region, offset, deadline})
-            : transport_.submit(PutOp{OpId(slot), piece, local_, region, offset, deadline});
+        transport_.submit({shape_.direction, OpId(slot), piece, local_, region, offset, deadline});
     if (submitted && ++at_ == shape_.area_bytes / shape_.size_bytes) at_ = 0;
     return submitted;
   }

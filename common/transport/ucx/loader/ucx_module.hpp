@@ -60,12 +60,12 @@ struct UcxOptions {
 [[nodiscard]] Result<std::unique_ptr<Target>> make_ucx_target(const UcxDevices& devices);
 
 /// Incremented whenever UcxModule or a type that its functions name changes.
-inline constexpr std::uint32_t kUcxModuleAbi = 5;
+inline constexpr std::uint32_t kUcxModuleAbi = 6;
 /// The build facts that a module must share with its opener beyond the number: version, compiler,
 /// sizes.
 inline constexpr const char* kUcxModuleBuild = HO_VERSION ", " __VERSION__;
 inline constexpr std::size_t kUcxModuleSizes = sizeof(UcxOptions) + 1000 * sizeof(Exposure) +
-                                               1'000'000 * (sizeof(GetOp) + sizeof(RegionGrant));
+                                               1'000'000 * (sizeof(MemoryOp) + sizeof(RegionGrant));
 inline constexpr const char* kUcxModuleFile = "hyperoffload-ucx.so";
 inline constexpr const char* kUcxModuleSymbol = "ho_ucx_module";
 
