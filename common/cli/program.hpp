@@ -3,7 +3,9 @@
 #include <CLI/CLI.hpp>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/cli/console.hpp"
@@ -48,5 +50,18 @@ class Program {
   std::string format_ = "table";
   std::map<const CLI::App*, Run> runs_;
 };
+
+/// Adds a command whose options fill in arguments. @return it and its arguments, which live as long
+/// as the program.
+template <typename Arguments>
+std::pair<CLI::App&, Arguments&> add_command(Program& program, CLI::App& above,
+                                             const std::string& name, const std::string& about,
+                                             std::function<int(Console&, Arguments&)> run) {
+  const auto arguments = std::make_shared<Arguments>();
+  CLI::App& command = program.add(
+      above, name, about,
+      [run = std::move(run), arguments](Console& console) { return run(console, *arguments); });
+  return {command, *arguments};
+}
 
 }  // namespace ho::cli

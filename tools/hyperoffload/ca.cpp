@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -194,13 +193,11 @@ void add_days(CLI::App& command, int& into) {
 }
 
 void add_init(Program& program, CLI::App& ca) {
-  auto options = std::make_shared<InitOptions>();
-  CLI::App& command = program.add(ca, "init", "Make an authority", [options](Console& console) {
-    return run_init(console, *options);
-  });
-  command.add_option("DIR", options->folder, "a folder; made if it is not there")->required();
-  command.add_option("--name", options->name, "of the authority")->capture_default_str();
-  add_days(command, options->days);
+  auto [command, options] =
+      add_command<InitOptions>(program, ca, "init", "Make an authority", run_init);
+  command.add_option("DIR", options.folder, "a folder; made if it is not there")->required();
+  command.add_option("--name", options.name, "of the authority")->capture_default_str();
+  add_days(command, options.days);
   set_manual(command, {"Writes ca.crt and ca.key. With ca.key anyone can act as any node or user "
                        "of the pool: keep the folder off the nodes. Never replaces a file.",
                        {"hyperoffload ca init pool-ca"},
@@ -208,27 +205,25 @@ void add_init(Program& program, CLI::App& ca) {
 }
 
 void add_issue(Program& program, CLI::App& ca) {
-  auto options = std::make_shared<IssueOptions>();
-  CLI::App& command = program.add(ca, "issue", "Issue a certificate", [options](Console& console) {
-    return run_issue(console, *options);
-  });
-  command.add_option("DIR", options->folder, "the folder of the authority")->required();
+  auto [command, options] =
+      add_command<IssueOptions>(program, ca, "issue", "Issue a certificate", run_issue);
+  command.add_option("DIR", options.folder, "the folder of the authority")->required();
   command
-      .add_option("--role", options->role,
+      .add_option("--role", options.role,
                   "daemon: a node. job: opens sessions. admin: also ends sessions of others and "
                   "frees their flash. reader: only looks")
       ->required()
       ->type_name("ROLE:{daemon,job,admin,reader}");
-  command.add_option("--name", options->name, "the node, job or user")->required();
+  command.add_option("--name", options.name, "the node, job or user")->required();
   command
-      .add_option("--address", options->addresses,
+      .add_option("--address", options.addresses,
                   "a host name or IP address by which others dial the node; repeatable, and a "
                   "daemon needs one")
       ->type_name("ADDRESS")
       ->take_all();
-  command.add_option("--out", options->out, "the folder to write to (default: DIR/NAME)")
+  command.add_option("--out", options.out, "the folder to write to (default: DIR/NAME)")
       ->type_name("FOLDER");
-  add_days(command, options->days);
+  add_days(command, options.days);
   set_manual(command,
              {"Writes node.crt, node.key and ca.crt with a new key. Copy that folder to the "
               "machine: a daemon names the files in tls { }, a client names the folder by --tls "
@@ -239,10 +234,9 @@ void add_issue(Program& program, CLI::App& ca) {
 }
 
 void add_show(Program& program, CLI::App& ca) {
-  auto path = std::make_shared<std::string>();
-  CLI::App& command = program.add(ca, "show", "Show certificates, and check them",
-                                  [path](Console& console) { return run_show(console, *path); });
-  command.add_option("PATH", *path, "a certificate, or a folder of init or issue")->required();
+  auto [command, path] =
+      add_command<std::string>(program, ca, "show", "Show certificates, and check them", run_show);
+  command.add_option("PATH", path, "a certificate, or a folder of init or issue")->required();
   set_manual(command,
              {"For an authority's folder also shows the certificates that issue wrote below it. "
               "Checks a node.crt with the node.key and ca.crt beside it.",

@@ -53,7 +53,7 @@ void add_events(Program& program, const PoolOptions& defaults);
 void add_segments(Program& program, const PoolOptions& defaults);
 void add_drain(Program& program, const PoolOptions& defaults);
 void add_evict(Program& program, const PoolOptions& defaults);
-void add_upgrade(Program& program, const PoolOptions& defaults);
+void add_upgrade(Program& program, PoolOptions defaults);
 void add_flash(Program& program, const PoolOptions& defaults);
 void add_blocks(Program& program, const PoolOptions& defaults);
 void add_objects(Program& program, const PoolOptions& defaults);

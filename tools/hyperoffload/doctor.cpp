@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -70,12 +69,10 @@ int run_doctor(Console& console, const std::string& config_file) {
 }  // namespace
 
 void add_doctor(Program& program) {
-  auto config = std::make_shared<std::string>();
-  CLI::App& command =
-      program.add(program.root(), "doctor", "Check this machine for a daemon and for jobs",
-                  [config](Console& console) { return run_doctor(console, *config); });
-  command
-      .add_option("--config", *config, "also check what this configuration of a daemon asks for")
+  auto [command, config] =
+      add_command<std::string>(program, program.root(), "doctor",
+                               "Check this machine for a daemon and for jobs", run_doctor);
+  command.add_option("--config", config, "also check what this configuration of a daemon asks for")
       ->type_name("FILE");
   set_manual(
       command,

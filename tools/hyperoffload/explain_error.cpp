@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -152,11 +151,10 @@ int run_explain_error(Console& console, const std::string& code) {
 }  // namespace
 
 void add_explain_error(Program& program) {
-  auto code = std::make_shared<std::string>();
-  CLI::App& command = program.add(
-      program.root(), "explain-error", "Say what an error code means and what to do about it",
-      [code](Console& console) { return run_explain_error(console, *code); });
-  command.add_option("CODE", *code,
+  auto [command, code] = add_command<std::string>(
+      program, program.root(), "explain-error",
+      "Say what an error code means and what to do about it", run_explain_error);
+  command.add_option("CODE", code,
                      "as messages show it (unavailable), its number, or HO_UNAVAILABLE; "
                      "without it all are listed");
   set_manual(command, {"", {"hyperoffload explain-error unavailable"}, {{kExitDone, "explained"}}});

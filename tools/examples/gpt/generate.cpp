@@ -1,4 +1,3 @@
-#include <memory>
 #include <utility>
 
 #include "common/base/json.hpp"
@@ -90,13 +89,13 @@ Result<void> run(cli::Console& console, const GenerateArguments& arguments) {
 }  // namespace
 
 void add_generate(cli::Program& program) {
-  const auto arguments = std::make_shared<GenerateArguments>();
-  CLI::App& command =
-      program.add(program.root(), "generate", "Continue texts", [arguments](cli::Console& console) {
-        return ended(console, arguments->pool, [&] { return run(console, *arguments); });
-      });
-  add_generation(command, arguments->job);
-  add_pool(command, arguments->pool);
+  const auto run_again = [](cli::Console& console, const GenerateArguments& arguments) {
+    return ended(console, arguments.pool, [&] { return run(console, arguments); });
+  };
+  auto [command, arguments] = cli::add_command<GenerateArguments>(
+      program, program.root(), "generate", "Continue texts", run_again);
+  add_generation(command, arguments.job);
+  add_pool(command, arguments.pool);
   cli::set_manual(command,
                   {"Tokens are bytes. The weights are those that training begins with.",
                    {"hyperoffload-gpt generate --prompt 'Once upon a time' --device-memory 25%"},

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <hyperoffload/hyperoffload.hpp>
-#include <memory>
 #include <optional>
 
 #include "common/base/clock.hpp"
@@ -171,13 +170,12 @@ Result<void> train(cli::Console& console, const TrainArguments& arguments) {
 }  // namespace
 
 void add_train(cli::Program& program) {
-  const auto arguments = std::make_shared<TrainArguments>();
-  CLI::App& command = program.add(
-      program.root(), "train", "Train it; meant where no command is named",
-      [arguments](cli::Console& console) {
-        return ended(console, arguments->pool, [&] { return train(console, *arguments); });
-      });
-  add_options(command, *arguments);
+  const auto run = [](cli::Console& console, const TrainArguments& arguments) {
+    return ended(console, arguments.pool, [&] { return train(console, arguments); });
+  };
+  auto [command, arguments] = cli::add_command<TrainArguments>(
+      program, program.root(), "train", "Train it; meant where no command is named", run);
+  add_options(command, arguments);
   cli::set_manual(command, {"",
                             {"hyperoffload-gpt --device-memory 60% --steps 20 -o json"},
                             {{cli::kExitDone, "trained"},

@@ -72,8 +72,9 @@ int run_bench(Console& console, const BenchArguments& arguments) {
   return kExitDone;
 }
 
-void add_profile_options(CLI::App& command, BenchArguments& arguments) {
-  add_pool_options(command, arguments);
+void add_profile_options(CLI::App& command, BenchArguments& arguments,
+                         const PoolOptions& defaults) {
+  add_pool_options(command, arguments, defaults);
   command
       .add_option("--transport", arguments.transport,
                   "auto, or the drivers that may be used, comma-separated")
@@ -87,9 +88,9 @@ void add_profile_options(CLI::App& command, BenchArguments& arguments) {
 /// `bench --profile FILE`, with the options of `bench profile FILE`, does the same. The help shows
 /// only the command.
 void add_profile_option(Program& program, CLI::App& bench, BenchArguments& arguments,
-                        const Run& profile) {
+                        const PoolOptions& defaults, const Run& profile) {
   const CLI::Option* const file = bench.add_option("--profile", arguments.file);
-  add_profile_options(bench, arguments);
+  add_profile_options(bench, arguments, defaults);
   program.set_run(bench, [file, profile](Console& console) {
     if (file->count() > 0) return profile(console);
     return console.refuse(Error(Errc::kInvalidArgument,
@@ -104,19 +105,18 @@ CLI::App& add_bench(Program& program, const PoolOptions& defaults) {
   CLI::App& bench =
       program.add_group("bench", "Measure this machine, and HyperOffload beside its limits");
   auto arguments = std::make_shared<BenchArguments>();
-  static_cast<PoolOptions&>(*arguments) = defaults;
   const auto profile = [arguments](Console& console) { return run_bench(console, *arguments); };
   CLI::App& command = program.add(
       bench, "profile", "Measure a pool's links and write them as a hardware file", profile);
   command.add_option("FILE", arguments->file, "the file to write (.json), for analyze --hardware")
       ->required();
-  add_profile_options(command, *arguments);
+  add_profile_options(command, *arguments, defaults);
   set_manual(command,
              {"Nodes on this machine and all others are two tiers; each is measured alone, and "
               "so is flash. A tier has what is free now.",
               {"hyperoffload bench profile hw.json --device-memory 16GiB"},
               {{kExitDone, "written"}, {kExitPoolFailed, "the pool failed or cannot be reached"}}});
-  add_profile_option(program, bench, *arguments, profile);
+  add_profile_option(program, bench, *arguments, defaults, profile);
   return bench;
 }
 

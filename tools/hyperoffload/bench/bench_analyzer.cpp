@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cstdio>
 #include <ctime>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -212,18 +211,16 @@ int run_bench_analyzer(Console& console, const BenchAnalyzerArguments& args) {
 }  // namespace
 
 void add_bench_analyzer(Program& program, CLI::App& bench) {
-  auto args = std::make_shared<BenchAnalyzerArguments>();
-  CLI::App& command =
-      program.add(bench, "analyzer", "How fast generated graphs are planned",
-                  [args](Console& console) { return run_bench_analyzer(console, *args); });
-  command.add_option("--ops", args->ops, "sizes of the graphs")
+  auto [command, args] = add_command<BenchAnalyzerArguments>(
+      program, bench, "analyzer", "How fast generated graphs are planned", run_bench_analyzer);
+  command.add_option("--ops", args.ops, "sizes of the graphs")
       ->type_name("N")
       ->check(CLI::Range(std::uint64_t{5}, kOpsMax))
       ->default_str("10000 100000");
-  add_memory(command, "--device-memory", args->device_memory,
+  add_memory(command, "--device-memory", args.device_memory,
              "the budget: a size, or a share of the unmanaged peak")
       ->default_str("60%");
-  add_rate(command, "--bandwidth", args->bandwidth,
+  add_rate(command, "--bandwidth", args.bandwidth,
            "bandwidth of the one link, each way; at a few GB/s the step waits for it", kBandwidths);
   set_manual(command, {"",
                        {"hyperoffload bench analyzer --ops 10000 100000 --bandwidth 2.5GB/s"},

@@ -131,33 +131,32 @@ int run_bench_blocks(Console& console, const BenchBlocksArguments& arguments) {
 }  // namespace
 
 void add_bench_blocks(Program& program, CLI::App& bench) {
-  auto arguments = std::make_shared<BenchBlocksArguments>();
-  CLI::App& command =
-      program.add(bench, "blocks", "Put and get of KV blocks, beside plain transfers",
-                  [arguments](Console& console) { return run_bench_blocks(console, *arguments); });
-  command.add_option("--transport", arguments->transport, "local, tcp, ucx or ofi")
+  auto [command, arguments] = add_command<BenchBlocksArguments>(
+      program, bench, "blocks", "Put and get of KV blocks, beside plain transfers",
+      run_bench_blocks);
+  command.add_option("--transport", arguments.transport, "local, tcp, ucx or ofi")
       ->type_name("NAME")
       ->check(CLI::IsMember({"local", "tcp", "ucx", "ofi"}))
       ->capture_default_str();
-  command.add_option("--op", arguments->op, "get, or put of new blocks")
+  command.add_option("--op", arguments.op, "get, or put of new blocks")
       ->type_name("NAME")
       ->check(CLI::IsMember({"get", "put"}))
       ->capture_default_str();
-  add_size(command, "--size", arguments->size, "of a block", {4 * kKiB, 4 * kMiB});
-  command.add_option("--batch", arguments->batch, "blocks in a request")
+  add_size(command, "--size", arguments.size, "of a block", {4 * kKiB, 4 * kMiB});
+  command.add_option("--batch", arguments.batch, "blocks in a request")
       ->type_name("N")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  command.add_option("--inflight", arguments->inflight, "requests at a time")
+  command.add_option("--inflight", arguments.inflight, "requests at a time")
       ->type_name("N")
       ->check(CLI::Range(1, 16))
       ->capture_default_str();
-  add_seconds(command, arguments->seconds, "time of the transfers");
+  add_seconds(command, arguments.seconds, "time of the transfers");
   command
-      .add_option("--pool", arguments->pool,
+      .add_option("--pool", arguments.pool,
                   "measure this running pool (default: a daemon of its own)")
       ->type_name("ADDRESS");
-  add_tls(command, arguments->tls);
+  add_tls(command, arguments.tls);
   set_manual(command,
              {"Ours and plain transfers of the same pool run in alternating turns of one run. Ours "
               "asks where the blocks are and compares their checksums. In a running pool it uses "

@@ -1,4 +1,3 @@
-#include <memory>
 #include <string>
 
 #include "common/base/json.hpp"
@@ -107,32 +106,31 @@ int run_bench_flash(Console& console, const BenchFlashArguments& arguments) {
 }  // namespace
 
 void add_bench_flash(Program& program, CLI::App& bench) {
-  auto arguments = std::make_shared<BenchFlashArguments>();
-  CLI::App& command =
-      program.add(bench, "flash", "The flash store beside fio, on the same blocks of one file",
-                  [arguments](Console& console) { return run_bench_flash(console, *arguments); });
+  auto [command, arguments] = add_command<BenchFlashArguments>(
+      program, bench, "flash", "The flash store beside fio, on the same blocks of one file",
+      run_bench_flash);
   command
-      .add_option("--path", arguments->path,
+      .add_option("--path", arguments.path,
                   "a file or block device without extents; a missing file is made and removed")
       ->type_name("FILE")
       ->required();
-  command.add_option("--op", arguments->op, "read or write")
+  command.add_option("--op", arguments.op, "read or write")
       ->type_name("NAME")
       ->check(CLI::IsMember({"read", "write"}))
       ->capture_default_str();
   command
-      .add_option("--policy", arguments->policy, "scratch, or durable (beside fio --fdatasync=1)")
+      .add_option("--policy", arguments.policy, "scratch, or durable (beside fio --fdatasync=1)")
       ->type_name("NAME")
       ->check(CLI::IsMember({"scratch", "durable"}))
       ->capture_default_str();
-  add_size(command, "--size", arguments->size, "of one operation", {512, kGiB});
-  add_size(command, "--area", arguments->area, "what both walk through at random",
+  add_size(command, "--size", arguments.size, "of one operation", {512, kGiB});
+  add_size(command, "--area", arguments.area, "what both walk through at random",
            {512, 1024 * kGiB});
-  command.add_option("--inflight", arguments->inflight, "operations in flight at a time")
+  command.add_option("--inflight", arguments.inflight, "operations in flight at a time")
       ->type_name("N")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  add_seconds(command, arguments->seconds, "time of all turns together");
+  add_seconds(command, arguments.seconds, "time of all turns together");
   set_manual(command, {"",
                        {"hyperoffload bench flash --path /mnt/nvme/bench --op write --size 1MiB"},
                        {{kExitDone, "measured"}, {kExitNo, "it cannot be measured here"}}});

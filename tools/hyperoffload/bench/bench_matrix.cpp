@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -253,33 +252,31 @@ int run_bench_matrix(Console& console, const BenchMatrixArguments& arguments) {
 }  // namespace
 
 void add_bench_matrix(Program& program, CLI::App& bench, const PoolOptions& defaults) {
-  auto arguments = std::make_shared<BenchMatrixArguments>();
-  static_cast<PoolOptions&>(*arguments) = defaults;
-  CLI::App& command =
-      program.add(bench, "matrix", "Get and put between here and each node of a pool, by size",
-                  [arguments](Console& console) { return run_bench_matrix(console, *arguments); });
-  add_pool_options(command, *arguments);
+  auto [command, arguments] = add_command<BenchMatrixArguments>(
+      program, bench, "matrix", "Get and put between here and each node of a pool, by size",
+      run_bench_matrix);
+  add_pool_options(command, arguments, defaults);
   command
-      .add_option("--transport", arguments->transport,
+      .add_option("--transport", arguments.transport,
                   "auto, or the drivers that may be used, comma-separated")
       ->type_name("NAMES")
       ->capture_default_str();
   command
-      .add_option("--from", arguments->from,
+      .add_option("--from", arguments.from,
                   "name of this end (default: the node that runs here, else the host's name)")
       ->type_name("NAME");
   auto* const profile =
       command
-          .add_option("--profile", arguments->profile,
+          .add_option("--profile", arguments.profile,
                       "also write the slowest links as a hardware file (.json) for analyze")
           ->type_name("FILE");
   command
-      .add_option("--with", arguments->with,
+      .add_option("--with", arguments.with,
                   "hardware files that this command wrote on other nodes, to be counted in: each "
                   "tier's slower links and lesser capacity, and only tiers that all of them have")
       ->type_name("FILE")
       ->needs(profile);
-  add_seconds(command, arguments->seconds, "time of one node's measurements");
+  add_seconds(command, arguments.seconds, "time of one node's measurements");
   set_manual(command, {"Run it on every node for the matrix of all pairs.",
                        {"hyperoffload bench matrix --profile hw.json"},
                        {{kExitDone, "all nodes are measured"},

@@ -167,12 +167,11 @@ int run_bench_runtime(Console& console, const std::string& pool) {
 }  // namespace
 
 void add_bench_runtime(Program& program, CLI::App& bench) {
-  auto pool = std::make_shared<std::string>();
-  CLI::App& command = program.add(
-      bench, "runtime", "The cost of before() and after() around an op that need not wait",
-      [pool](Console& console) { return run_bench_runtime(console, *pool); });
+  auto [command, pool] = add_command<std::string>(
+      program, bench, "runtime", "The cost of before() and after() around an op that need not wait",
+      run_bench_runtime);
   command
-      .add_option("--pool", *pool,
+      .add_option("--pool", pool,
                   "control addresses of a running pool (default: a daemon of its own)")
       ->type_name("ADDRESS");
   set_manual(command, {"",

@@ -3,7 +3,6 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <memory>
 #include <string>
 
 #include "common/base/json.hpp"
@@ -110,15 +109,14 @@ int run_bench_stage(Console& console, const BenchStageArguments& arguments) {
 }  // namespace
 
 void add_bench_stage(Program& program, CLI::App& bench) {
-  auto arguments = std::make_shared<BenchStageArguments>();
-  CLI::App& command =
-      program.add(bench, "stage", "How well stage_in and get overlap, with a daemon of its own",
-                  [arguments](Console& console) { return run_bench_stage(console, *arguments); });
-  command.add_option("--path", arguments->path, "the flash file; made and removed")
+  auto [command, arguments] = add_command<BenchStageArguments>(
+      program, bench, "stage", "How well stage_in and get overlap, with a daemon of its own",
+      run_bench_stage);
+  command.add_option("--path", arguments.path, "the flash file; made and removed")
       ->type_name("FILE")
       ->required();
-  add_size(command, "--size", arguments->size, "of one turn", {kChunkBytes, 16 * kGiB});
-  command.add_option("--rounds", arguments->rounds, "rounds of three turns")
+  add_size(command, "--size", arguments.size, "of one turn", {kChunkBytes, 16 * kGiB});
+  command.add_option("--rounds", arguments.rounds, "rounds of three turns")
       ->type_name("N")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();

@@ -1,7 +1,6 @@
 #include <hyperoffload/hyperoffload.h>
 
 #include <map>
-#include <memory>
 #include <string>
 
 #include "common/base/json.hpp"
@@ -145,37 +144,36 @@ int run_bench_transport(Console& console, const BenchTransportArguments& argumen
 }  // namespace
 
 void add_bench_transport(Program& program, CLI::App& bench) {
-  auto arguments = std::make_shared<BenchTransportArguments>();
-  CLI::App& command = program.add(
-      bench, "transport", "One-sided get and put, beside the limit of the same machine",
-      [arguments](Console& console) { return run_bench_transport(console, *arguments); });
+  auto [command, arguments] = add_command<BenchTransportArguments>(
+      program, bench, "transport", "One-sided get and put, beside the limit of the same machine",
+      run_bench_transport);
   command
-      .add_option("--transport", arguments->transport,
+      .add_option("--transport", arguments.transport,
                   "local, tcp, ucx (needs an RDMA device) or ofi")
       ->type_name("NAME")
       ->check(CLI::IsMember(kDrivers))
       ->capture_default_str();
-  command.add_option("--op", arguments->op, "get or put")
+  command.add_option("--op", arguments.op, "get or put")
       ->type_name("NAME")
       ->check(CLI::IsMember({"get", "put"}))
       ->capture_default_str();
-  add_size(command, "--size", arguments->size, "of one operation", {1, kGiB});
-  command.add_option("--inflight", arguments->inflight, "operations in flight at a time")
+  add_size(command, "--size", arguments.size, "of one operation", {1, kGiB});
+  command.add_option("--inflight", arguments.inflight, "operations in flight at a time")
       ->type_name("N")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
-  add_seconds(command, arguments->seconds, "time of all measurements together");
+  add_seconds(command, arguments.seconds, "time of all measurements together");
   auto* const pause =
-      add_time(command, "--pause", arguments->pause,
+      add_time(command, "--pause", arguments.pause,
                "from the end of an operation to the next one; with 200us both ends fall asleep",
                {Duration::zero(), std::chrono::milliseconds(20)});
   command
-      .add_option("--pool", arguments->pool,
+      .add_option("--pool", arguments.pool,
                   "measure this running pool through the client library (default: the driver "
                   "alone, with a daemon of its own)")
       ->type_name("ADDRESS")
       ->excludes(pause);
-  add_tls(command, arguments->tls);
+  add_tls(command, arguments.tls);
   set_manual(command,
              {"Ours and the limit run in alternating turns of one run, so the ratio holds better "
               "than the rates. The limit is the best copy of this machine (local) or a plain "

@@ -413,42 +413,38 @@ int run_save(Console& console, const SaveArguments& args) {
 }  // namespace
 
 void add_objects_save(Program& program, CLI::App& objects, const PoolOptions& defaults) {
-  auto args = std::make_shared<SaveArguments>();
-  static_cast<PoolOptions&>(*args) = defaults;
-  CLI::App& command =
-      program.add(objects, "save", "Read a published version into files, under any layout",
-                  [args](Console& console) { return run_save(console, *args); });
-  command.add_option("NAME", args->name, "the object's name, as its program gave it")->required();
-  command.add_option("--out", args->out, "a new or empty folder, for a file of each rank")
+  auto [command, args] = add_command<SaveArguments>(
+      program, objects, "save", "Read a published version into files, under any layout", run_save);
+  command.add_option("NAME", args.name, "the object's name, as its program gave it")->required();
+  command.add_option("--out", args.out, "a new or empty folder, for a file of each rank")
       ->type_name("FOLDER")
       ->required();
-  add_count(command, "--version", args->version, "which one (default: the newest)",
-            {0, UINT64_MAX});
+  add_count(command, "--version", args.version, "which one (default: the newest)", {0, UINT64_MAX});
   command
-      .add_option("--mesh", args->mesh,
+      .add_option("--mesh", args.mesh,
                   "ranks that read, as \"2x4:dp,tp\" (default: one, which has everything)")
       ->type_name("MESH");
   command
-      .add_option("--layout", args->layouts,
+      .add_option("--layout", args.layouts,
                   "axes by dimension, as \"tp;-\", for tensors of so many dimensions; may be given "
                   "again for others (default: each rank has all of a tensor)")
       ->type_name("LAYOUT");
   command
       .add_option(
-          "--tensors", args->tensors,
+          "--tensors", args.tensors,
           "layouts of single tensors: the field \"to\" of a list as reshard takes it, whose "
           "shapes and element sizes are the object's")
       ->type_name("FILE");
   command
-      .add_option("--only", args->only,
+      .add_option("--only", args.only,
                   "a tensor to save, or a pattern as \"layers.0.*\"; may be given again for others "
                   "(default: all of them)")
       ->type_name("NAME");
   command
-      .add_option("--secret-file", args->secret_file,
+      .add_option("--secret-file", args.secret_file,
                   "a file with the secret that the object was published with")
       ->type_name("FILE");
-  add_pool_options(command, *args);
+  add_pool_options(command, args, defaults);
   set_manual(
       command,
       {"Files are in the format safetensors. Bytes are fetched with one-sided gets and compared "

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <filesystem>
-#include <memory>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -272,18 +271,17 @@ int run_analyze_programs(Console& console, const AnalyzeProgramsArguments& args)
 }  // namespace
 
 void add_analyze_programs(Program& program) {
-  auto args = std::make_shared<AnalyzeProgramsArguments>();
-  CLI::App& command =
-      program.add(program.root(), "analyze-programs",
-                  "Plan programs that share a supernode, and the objects that they exchange",
-                  [args](Console& console) { return run_analyze_programs(console, *args); });
+  auto [command, args] = add_command<AnalyzeProgramsArguments>(
+      program, program.root(), "analyze-programs",
+      "Plan programs that share a supernode, and the objects that they exchange",
+      run_analyze_programs);
   command
-      .add_option("PROGRAMS", args->programs,
+      .add_option("PROGRAMS", args.programs,
                   "the programs and their objects: .textproto, .json or .pb")
       ->required();
-  add_shared_hardware(command, args->hardware);
+  add_shared_hardware(command, args.hardware);
   command
-      .add_option("--out", args->out,
+      .add_option("--out", args.out,
                   "the folder for programs.json and the schedules: PROGRAM-RANK.hos")
       ->type_name("DIR")
       ->required();

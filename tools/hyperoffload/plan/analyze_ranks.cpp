@@ -4,7 +4,6 @@
 #include <cstdio>
 #include <deque>
 #include <filesystem>
-#include <memory>
 #include <optional>
 #include <string>
 #include <system_error>
@@ -238,28 +237,27 @@ int run_analyze_ranks(Console& console, const AnalyzeRanksArguments& args) {
 }  // namespace
 
 void add_analyze_ranks(Program& program) {
-  auto args = std::make_shared<AnalyzeRanksArguments>();
-  CLI::App& command = program.add(
-      program.root(), "analyze-ranks", "Compile graphs of ranks that share links, together",
-      [args](Console& console) { return run_analyze_ranks(console, *args); });
+  auto [command, args] = add_command<AnalyzeRanksArguments>(
+      program, program.root(), "analyze-ranks",
+      "Compile graphs of ranks that share links, together", run_analyze_ranks);
   command
-      .add_option("GRAPHS", args->graphs,
+      .add_option("GRAPHS", args.graphs,
                   "the step's graph of each rank, or one for all: .json, .textproto or .pb")
       ->required();
-  add_shared_hardware(command, args->hardware);
+  add_shared_hardware(command, args.hardware);
   command
-      .add_option("--out", args->out, "the folder for the schedules: rank-0.hos, rank-1.hos, ...")
+      .add_option("--out", args.out, "the folder for the schedules: rank-0.hos, rank-1.hos, ...")
       ->type_name("DIR")
       ->required();
-  add_memory(command, "--device-memory", args->device_memory,
+  add_memory(command, "--device-memory", args.device_memory,
              "each rank's budget: a size (28GiB) or a share of its unmanaged peak (60%); default: "
              "the hardware's deviceBytes");
   command
-      .add_option("--ranks", args->ranks,
+      .add_option("--ranks", args.ranks,
                   "so many ranks run the one graph; default: as many as there are paths")
       ->type_name("N")
       ->check(CLI::Range(2, 4096));
-  command.add_flag("--same-start", args->same_start,
+  command.add_flag("--same-start", args.same_start,
                    "all ranks begin their second step together, none waits for a start of its own");
   set_manual(
       command,

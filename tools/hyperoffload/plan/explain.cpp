@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <charconv>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -380,15 +379,14 @@ int run_explain(Console& console, const ExplainArguments& args) {
 }  // namespace
 
 void add_explain(Program& program) {
-  auto args = std::make_shared<ExplainArguments>();
-  CLI::App& command = program.add(program.root(), "explain",
-                                  "Say why a tensor moves or stays, or what an op waits for",
-                                  [args](Console& console) { return run_explain(console, *args); });
-  command.add_option("SCHEDULE", args->schedule, "the schedule (.hos)")->required();
+  auto [command, args] = add_command<ExplainArguments>(
+      program, program.root(), "explain",
+      "Say why a tensor moves or stays, or what an op waits for", run_explain);
+  command.add_option("SCHEDULE", args.schedule, "the schedule (.hos)")->required();
   CLI::Option* tensor =
-      command.add_option("--tensor", args->tensor, "a tensor's name or id")->type_name("NAME");
-  command.add_option("--op", args->op, "an op's name or id")->type_name("NAME")->excludes(tensor);
-  command.add_option("--top", args->top, "with neither: how many of the most moved tensors")
+      command.add_option("--tensor", args.tensor, "a tensor's name or id")->type_name("NAME");
+  command.add_option("--op", args.op, "an op's name or id")->type_name("NAME")->excludes(tensor);
+  command.add_option("--top", args.top, "with neither: how many of the most moved tensors")
       ->type_name("N")
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();

@@ -1,4 +1,3 @@
-#include <memory>
 #include <string>
 
 #include "common/base/json.hpp"
@@ -52,13 +51,12 @@ int run_export(Console& console, const ExportArguments& args) {
 }  // namespace
 
 void add_export(Program& program) {
-  auto args = std::make_shared<ExportArguments>();
-  CLI::App& command = program.add(program.root(), "export",
-                                  "Write a schedule as a trace that other simulators replay",
-                                  [args](Console& console) { return run_export(console, *args); });
-  command.add_option("SCHEDULE", args->schedule, "the schedule (.hos)")->required();
-  command.add_option("--out", args->out, "the trace to write")->type_name("FILE")->required();
-  command.add_option("--format", args->format, "chakra: an execution trace (.et) of one step")
+  auto [command, args] = add_command<ExportArguments>(
+      program, program.root(), "export", "Write a schedule as a trace that other simulators replay",
+      run_export);
+  command.add_option("SCHEDULE", args.schedule, "the schedule (.hos)")->required();
+  command.add_option("--out", args.out, "the trace to write")->type_name("FILE")->required();
+  command.add_option("--format", args.format, "chakra: an execution trace (.et) of one step")
       ->type_name("NAME")
       ->check(CLI::IsMember({"chakra"}))
       ->capture_default_str();

@@ -1,6 +1,5 @@
 #include <charconv>
 #include <limits>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -121,27 +120,25 @@ int run_import(Console& console, ImportArguments& args) {
 }  // namespace
 
 void add_import(Program& program) {
-  auto args = std::make_shared<ImportArguments>();
-  CLI::App& command = program.add(program.root(), "import",
-                                  "Make a graph from a trace or a model in another format",
-                                  [args](Console& console) { return run_import(console, *args); });
-  command.add_option("FORMAT", args->format, "chakra, onnx or pytorch (execution trace, JSON)")
+  auto [command, args] = add_command<ImportArguments>(
+      program, program.root(), "import", "Make a graph from a trace or a model in another format",
+      run_import);
+  command.add_option("FORMAT", args.format, "chakra, onnx or pytorch (execution trace, JSON)")
       ->required()
       ->check(CLI::IsMember({"chakra", "onnx", "pytorch"}));
-  command.add_option("FILE", args->input, "the trace or model; also as .gz or .tar.gz")->required();
-  command.add_option("--out", args->out, "the graph to write: .json, .textproto or .pb")
+  command.add_option("FILE", args.input, "the trace or model; also as .gz or .tar.gz")->required();
+  command.add_option("--out", args.out, "the graph to write: .json, .textproto or .pb")
       ->type_name("FILE")
       ->required();
   const Bounds<double> any{1, std::numeric_limits<double>::max()};
-  add_flops(command, "--device-flops", args->options.rates.flops_per_s,
+  add_flops(command, "--device-flops", args.options.rates.flops_per_s,
             "what the device computes, for ops without a duration", any);
-  add_rate(command, "--device-bandwidth", args->options.rates.bytes_per_s,
+  add_rate(command, "--device-bandwidth", args.options.rates.bytes_per_s,
            "of device memory, for ops without a duration", any);
-  add_rate(command, "--network-bandwidth", args->network_bytes_per_s,
+  add_rate(command, "--network-bandwidth", args.network_bytes_per_s,
            "for collectives, sends and receives without a duration (default: as device memory)",
            any);
-  command
-      .add_option("--dim", args->dimensions, "size of a dimension that an ONNX model only names")
+  command.add_option("--dim", args.dimensions, "size of a dimension that an ONNX model only names")
       ->type_name("NAME=SIZE");
   set_manual(command, {"",
                        {"hyperoffload import chakra llama.et.gz --out llama.json",

@@ -1,6 +1,5 @@
 #include "common/layout/layout.hpp"
 
-#include <memory>
 #include <string>
 
 #include "common/base/json.hpp"
@@ -79,15 +78,13 @@ int run_layout(Console& console, const LayoutArguments& args) {
 }  // namespace
 
 void add_layout(Program& program) {
-  auto args = std::make_shared<LayoutArguments>();
-  CLI::App& command =
-      program.add(program.root(), "layout", "Show which part of a tensor each rank holds",
-                  [args](Console& console) { return run_layout(console, *args); });
-  add_placement(command, args->placement);
-  command.add_option("--shape", args->shape, "the tensor's sizes, as \"15,5\"")
+  auto [command, args] = add_command<LayoutArguments>(
+      program, program.root(), "layout", "Show which part of a tensor each rank holds", run_layout);
+  add_placement(command, args.placement);
+  command.add_option("--shape", args.shape, "the tensor's sizes, as \"15,5\"")
       ->type_name("SIZES")
       ->required();
-  add_division(command, args->division);
+  add_division(command, args.division);
   set_manual(
       command,
       {"A layout lists for each dimension the mesh axes that divide it, from major to minor, "

@@ -1,4 +1,3 @@
-#include <memory>
 #include <string>
 
 #include "common/base/json.hpp"
@@ -40,15 +39,14 @@ int run_model(Console& console, const ModelArguments& args) {
 void add_model(Program& program) {
   CLI::App& group =
       program.add_group("model", "Make a graph from the description of a known kind of model");
-  auto args = std::make_shared<ModelArguments>();
-  CLI::App& command = program.add(group, "llama-like",
-                                  "A decoder with grouped-query attention and SwiGLU, or experts",
-                                  [args](Console& console) { return run_model(console, *args); });
-  add_model_options(command, args->words).front()->required();
-  add_count(command, "--context", args->words.model.context,
+  auto [command, args] = add_command<ModelArguments>(
+      program, group, "llama-like", "A decoder with grouped-query attention and SwiGLU, or experts",
+      run_model);
+  add_model_options(command, args.words).front()->required();
+  add_count(command, "--context", args.words.model.context,
             "tokens per sequence: prompt, cache at the step's end, or training sequence",
             {1, kModelNumberMax});
-  command.add_option("--out", args->out, "the graph to write: .json, .textproto or .pb")
+  command.add_option("--out", args.out, "the graph to write: .json, .textproto or .pb")
       ->type_name("FILE")
       ->required();
   set_manual(command,

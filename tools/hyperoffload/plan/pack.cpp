@@ -1,5 +1,4 @@
 #include <chrono>
-#include <memory>
 #include <optional>
 #include <string>
 
@@ -122,20 +121,18 @@ int run_pack(Console& console, const PackArguments& args) {
 }  // namespace
 
 void add_pack(Program& program) {
-  auto args = std::make_shared<PackArguments>();
-  CLI::App& command =
-      program.add(program.root(), "pack", "Place buffers with known lifetimes in memory",
-                  [args](Console& console) { return run_pack(console, *args); });
+  auto [command, args] = add_command<PackArguments>(
+      program, program.root(), "pack", "Place buffers with known lifetimes in memory", run_pack);
   command
-      .add_option("FILE", args->file,
+      .add_option("FILE", args.file,
                   "CSV with the columns id,lower,upper,size; lifetimes are [lower, upper)")
       ->required();
-  add_size(command, "--capacity", args->capacity,
+  add_size(command, "--capacity", args.capacity,
            "stop at the first packing within it (default: as low as possible)",
            {1, std::uint64_t{packing::kNumberMax}});
-  command.add_option("--out", args->out, "where these columns go, with a column offset")
+  command.add_option("--out", args.out, "where these columns go, with a column offset")
       ->type_name("FILE");
-  add_seconds(command, args->seconds, "how long to search");
+  add_seconds(command, args.seconds, "how long to search");
   set_manual(
       command,
       {"",

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -314,32 +313,31 @@ int run_parallel_sweep(Console& console, const ParallelSweepArguments& given) {
 }  // namespace
 
 void add_parallel_sweep(Program& program) {
-  auto args = std::make_shared<ParallelSweepArguments>();
-  CLI::App& command =
-      program.add(program.root(), "parallel-sweep",
-                  "Step time of training on several devices, for each way to divide the model",
-                  [args](Console& console) { return run_parallel_sweep(console, *args); });
-  command.add_option("--devices", args->devices, "devices that train together")
+  auto [command, args] = add_command<ParallelSweepArguments>(
+      program, program.root(), "parallel-sweep",
+      "Step time of training on several devices, for each way to divide the model",
+      run_parallel_sweep);
+  command.add_option("--devices", args.devices, "devices that train together")
       ->type_name("N")
       ->check(CLI::Range(std::uint64_t{1}, kDevicesMax))
       ->required();
-  command.add_option("--hardware", args->hardware, "the machine: .json, .textproto or .pb")
+  command.add_option("--hardware", args.hardware, "the machine: .json, .textproto or .pb")
       ->type_name("FILE")
       ->required();
-  add_count(command, "--context", args->model.context, "tokens of a training sequence",
+  add_count(command, "--context", args.model.context, "tokens of a training sequence",
             {1, kModelNumberMax});
-  add_count(command, "--batch", args->batch,
+  add_count(command, "--batch", args.batch,
             "sequences of a step, of all devices (default: one micro-batch a device)",
             {1, kModelNumberMax});
-  command.add_option("--micro-batch", args->model.batch, "sequences of one pass")
+  command.add_option("--micro-batch", args.model.batch, "sequences of one pass")
       ->type_name("N")
       ->check(CLI::Range(std::uint64_t{1}, kDevicesMax))
       ->capture_default_str();
   const Bounds<double> any{1, 1e18};
-  add_rate(command, "--network", args->model.network_bytes_per_s,
+  add_rate(command, "--network", args.model.network_bytes_per_s,
            "a device's network, each way, for collectives", any);
-  add_ranks_per_node(command, args->ranks_per_node);
-  add_model_sizes(command, args->model);
+  add_ranks_per_node(command, args.ranks_per_node);
+  add_model_sizes(command, args.model);
   set_manual(command, {"",
                        {"hyperoffload parallel-sweep --devices 8 --hardware hw.json --batch 64",
                         "hyperoffload parallel-sweep --devices 64 --hardware hw.json \\",

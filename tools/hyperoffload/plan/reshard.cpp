@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <memory>
 #include <set>
 #include <span>
 #include <string>
@@ -349,37 +348,36 @@ int run_reshard(Console& console, const ReshardArguments& args) {
 }  // namespace
 
 void add_reshard(Program& program) {
-  auto args = std::make_shared<ReshardArguments>();
-  CLI::App& command =
-      program.add(program.root(), "reshard", "Plan how tensors come from one layout to another",
-                  [args](Console& console) { return run_reshard(console, *args); });
-  add_placement(command, args->from);
-  add_placement(command, args->to)
+  auto [command, args] = add_command<ReshardArguments>(
+      program, program.root(), "reshard", "Plan how tensors come from one layout to another",
+      run_reshard);
+  add_placement(command, args.from);
+  add_placement(command, args.to)
       ->required(false)
       ->description("as --mesh-from (default: the same)");
   CLI::Option* const shape =
-      command.add_option("--shape", args->shape, "one tensor's sizes, as \"15,5\"")
+      command.add_option("--shape", args.shape, "one tensor's sizes, as \"15,5\"")
           ->type_name("SIZES");
-  CLI::Option* const element = add_size(command, "--element-bytes", args->options.element_bytes,
+  CLI::Option* const element = add_size(command, "--element-bytes", args.options.element_bytes,
                                         "size of an element of --shape", {1, kElementBytesMax});
   command
-      .add_option("--tensors", args->tensors,
+      .add_option("--tensors", args.tensors,
                   "instead: a list of tensors with names, shapes, element sizes and, where they "
                   "differ from --from and --to, layouts; .json, .textproto or .pb")
       ->type_name("FILE")
       ->excludes(shape)
       ->excludes(element);
   shape->needs(element);
-  add_division(command, args->division);
+  add_division(command, args.division);
   command
-      .add_option("--ranks-per-node", args->options.ranks_per_node,
+      .add_option("--ranks-per-node", args.options.ranks_per_node,
                   "so many successive ranks share a node, whose holders are read first")
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
-  command.add_flag("--relays", args->options.relays,
+  command.add_flag("--relays", args.options.relays,
                    "ranks that need the same values read a part each from their holders and the "
                    "rest from one another, where the busiest link then carries less");
-  add_rate(command, "--link", args->link, "speed of each rank's link, each way: shows the time",
+  add_rate(command, "--link", args.link, "speed of each rank's link, each way: shows the time",
            {1, 1e15});
   set_manual(
       command,

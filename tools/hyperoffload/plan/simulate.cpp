@@ -1,5 +1,4 @@
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
 
@@ -116,17 +115,15 @@ int run_simulate(Console& console, const SimulateArguments& args) {
 }  // namespace
 
 void add_simulate(Program& program) {
-  auto args = std::make_shared<SimulateArguments>();
-  CLI::App& command = program.add(
-      program.root(), "simulate", "Replay a schedule, or a policy without a plan, in simulation",
-      [args](Console& console) { return run_simulate(console, *args); });
-  command.add_option("SCHEDULE", args->schedule, "the schedule (.hos)")->required();
+  auto [command, args] = add_command<SimulateArguments>(
+      program, program.root(), "simulate",
+      "Replay a schedule, or a policy without a plan, in simulation", run_simulate);
+  command.add_option("SCHEDULE", args.schedule, "the schedule (.hos)")->required();
   CLI::Option* other =
-      command.add_option("--hardware", args->hardware, "another machine than the schedule's own")
+      command.add_option("--hardware", args.hardware, "another machine than the schedule's own")
           ->type_name("FILE");
-  add_ranks_per_node(command, args->ranks_per_node)->needs(other);
-  command
-      .add_option("--policy", args->policy, "planned, on-demand-lru, layer-window or g10-greedy")
+  add_ranks_per_node(command, args.ranks_per_node)->needs(other);
+  command.add_option("--policy", args.policy, "planned, on-demand-lru, layer-window or g10-greedy")
       ->type_name("NAME")
       ->capture_default_str()
       ->check(CLI::IsMember(policies()));

@@ -1,6 +1,5 @@
 #include <charconv>
 #include <cstdio>
-#include <memory>
 #include <optional>
 #include <string>
 
@@ -196,41 +195,39 @@ int run_sweep(Console& console, const SweepArguments& args) {
 }  // namespace
 
 void add_sweep(Program& program) {
-  auto args = std::make_shared<SweepArguments>();
-  CLI::App& command =
-      program.add(program.root(), "sweep",
-                  "Step time over memory and bandwidth, beside the bound and unplanned policies",
-                  [args](Console& console) { return run_sweep(console, *args); });
+  auto [command, args] = add_command<SweepArguments>(
+      program, program.root(), "sweep",
+      "Step time over memory and bandwidth, beside the bound and unplanned policies", run_sweep);
   CLI::Option* const graph =
-      command.add_option("GRAPH", args->graph, "the step's graph: .json, .textproto or .pb");
-  command.add_option("--hardware", args->context.hardware, "the machine: .json, .textproto or .pb")
+      command.add_option("GRAPH", args.graph, "the step's graph: .json, .textproto or .pb");
+  command.add_option("--hardware", args.context.hardware, "the machine: .json, .textproto or .pb")
       ->type_name("FILE")
       ->allow_extra_args(false)
       ->required();
   CLI::Option* const budgets =
       command
           .add_option(
-              "--device-memory", args->device_memory,
+              "--device-memory", args.device_memory,
               "budgets: sizes, shares of the unmanaged peak, or a range of shares in tenths")
           ->type_name("LIST")
           ->capture_default_str();
   CLI::Option* const bandwidth =
-      command.add_option("--bandwidth", args->bandwidth, "factors on the bandwidths of all links")
+      command.add_option("--bandwidth", args.bandwidth, "factors on the bandwidths of all links")
           ->type_name("LIST")
           ->capture_default_str();
-  add_ranks_per_node(command, args->context.ranks_per_node);
-  command.add_option("--report", args->context.report, "also write a page for a browser")
+  add_ranks_per_node(command, args.context.ranks_per_node);
+  command.add_option("--report", args.context.report, "also write a page for a browser")
       ->type_name("FILE");
   CLI::Option* const context = command.add_flag(
-      "--context", args->longest_context,
+      "--context", args.longest_context,
       "instead of a graph: the longest context of the model described by the options of "
       "`hyperoffload model llama-like`, on each --hardware");
   for (CLI::Option* const other : {graph, budgets, bandwidth}) context->excludes(other);
-  add_share(command, "--max-overhead", args->context.overhead_max,
+  add_share(command, "--max-overhead", args.context.overhead_max,
             "how much longer than its ops a step may be (default: 2%)")
       ->group("With --context")
       ->needs(context);
-  for (CLI::Option* const option : add_model_options(command, args->context.words)) {
+  for (CLI::Option* const option : add_model_options(command, args.context.words)) {
     option->group("With --context")->needs(context);
     if (option->get_name() == "--phase") context->needs(option);
   }

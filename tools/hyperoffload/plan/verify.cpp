@@ -1,4 +1,3 @@
-#include <memory>
 #include <optional>
 #include <string>
 
@@ -65,12 +64,10 @@ int run_verify(Console& console, const VerifyArguments& args) {
 }  // namespace
 
 void add_verify(Program& program) {
-  auto args = std::make_shared<VerifyArguments>();
-  CLI::App& command = program.add(program.root(), "verify", "Prove that a schedule is legal",
-                                  [args](Console& console) { return run_verify(console, *args); });
-  command.add_option("SCHEDULE", args->schedule, "the schedule (.hos)")->required();
-  command
-      .add_option("--graph", args->graph, "also check that the schedule was made for this graph")
+  auto [command, args] = add_command<VerifyArguments>(program, program.root(), "verify",
+                                                      "Prove that a schedule is legal", run_verify);
+  command.add_option("SCHEDULE", args.schedule, "the schedule (.hos)")->required();
+  command.add_option("--graph", args.graph, "also check that the schedule was made for this graph")
       ->type_name("FILE");
   set_manual(
       command,

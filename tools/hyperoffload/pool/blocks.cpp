@@ -1,6 +1,5 @@
 // blocks ls, blocks clear: show the content of a pool's KV block stores, and empty them by tenant.
 #include <algorithm>
-#include <memory>
 #include <string>
 
 #include "common/base/units.hpp"
@@ -135,13 +134,10 @@ int run_clear(Console& console, const ClearOptions& options) {
 void add_blocks(Program& program, const PoolOptions& defaults) {
   CLI::App& blocks = program.add_group("blocks", "List and clear KV blocks that jobs share");
   add_pool_command(program, blocks, defaults, listing());
-  auto options = std::make_shared<ClearOptions>();
-  static_cast<PoolOptions&>(*options) = defaults;
-  CLI::App& clear =
-      program.add(blocks, "clear", "End all blocks of a tenant",
-                  [options](Console& console) { return run_clear(console, *options); });
-  clear.add_option("--tenant", options->tenant, "as blocks ls shows it")->required();
-  add_pool_options(clear, *options);
+  auto [clear, options] =
+      add_command<ClearOptions>(program, blocks, "clear", "End all blocks of a tenant", run_clear);
+  clear.add_option("--tenant", options.tenant, "as blocks ls shows it")->required();
+  add_pool_options(clear, options, defaults);
   set_manual(clear,
              {"Blocks are copies: jobs that miss them compute them again. Run it as root or as the "
               "daemon's user on one node, and for others with a certificate of role admin.",

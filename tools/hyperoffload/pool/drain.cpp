@@ -1,6 +1,5 @@
 // drain: a node gives out nothing new, so that its jobs leave it. undrain: takes that back.
 #include <chrono>
-#include <memory>
 #include <thread>
 #include <vector>
 
@@ -106,24 +105,23 @@ int run_drain(Console& console, const Options& options, Way way) {
   return exit_code;
 }
 
-CLI::App& add(Program& program, const PoolOptions& defaults, const char* name, const char* about,
-              Way way, const std::shared_ptr<Options>& options) {
-  static_cast<PoolOptions&>(*options) = defaults;
-  CLI::App& added = program.add(program.root(), name, about, [options, way](Console& console) {
-    return run_drain(console, *options, way);
-  });
-  added.add_option("NODE", options->nodes, "Number or name, as nodes shows them")->required();
-  add_pool_options(added, *options);
-  return added;
+std::pair<CLI::App&, Options&> add(Program& program, const PoolOptions& defaults, const char* name,
+                                   const char* about, Way way) {
+  const auto run = [way](Console& console, const Options& options) {
+    return run_drain(console, options, way);
+  };
+  auto [added, options] = add_command<Options>(program, program.root(), name, about, run);
+  added.add_option("NODE", options.nodes, "Number or name, as nodes shows them")->required();
+  add_pool_options(added, options, defaults);
+  return {added, options};
 }
 
 }  // namespace
 
 void add_drain(Program& program, const PoolOptions& defaults) {
-  auto options = std::make_shared<Options>();
-  CLI::App& drain = add(program, defaults, "drain",
-                        "Let nodes give nothing out, before maintenance", Way::kDrain, options);
-  drain.add_flag("--wait", options->wait, "until no job holds memory or scratch flash there");
+  auto [drain, options] = add(program, defaults, "drain",
+                              "Let nodes give nothing out, before maintenance", Way::kDrain);
+  drain.add_flag("--wait", options.wait, "until no job holds memory or scratch flash there");
   set_manual(
       drain,
       {"A drained node takes no new session, grant or extent, and tells the jobs that it holds "
@@ -137,8 +135,7 @@ void add_drain(Program& program, const PoolOptions& defaults) {
        {{kExitDone, "the nodes are drained; with --wait, empty"},
         {kExitNo, "a node refused, or did not answer"},
         {kExitPoolFailed, "the pool cannot be reached"}}});
-  CLI::App& undrain = add(program, defaults, "undrain", "Take a drain back", Way::kUndrain,
-                          std::make_shared<Options>());
+  CLI::App& undrain = add(program, defaults, "undrain", "Take a drain back", Way::kUndrain).first;
   set_manual(undrain, {"The nodes give memory out again.",
                        {"hyperoffload undrain 2"},
                        {{kExitDone, "the nodes serve"},

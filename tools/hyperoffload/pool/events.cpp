@@ -4,7 +4,6 @@
 #include <cstdio>
 #include <ctime>
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
@@ -212,21 +211,18 @@ int run_events(Console& console, const EventsOptions& options) {
 }  // namespace
 
 void add_events(Program& program, const PoolOptions& defaults) {
-  auto options = std::make_shared<EventsOptions>();
-  options->pool = defaults;
-  CLI::App& added =
-      program.add(program.root(), "events", "What happened: sessions, grants, refusals, acts",
-                  [options](Console& console) { return run_events(console, *options); });
-  added.add_flag("--follow", options->follow, "go on with what happens, until Ctrl-C");
-  added
-      .add_option("--kind", options->kinds, "show only these: state, session, grant, refusal, act")
+  auto [added, options] =
+      add_command<EventsOptions>(program, program.root(), "events",
+                                 "What happened: sessions, grants, refusals, acts", run_events);
+  added.add_flag("--follow", options.follow, "go on with what happens, until Ctrl-C");
+  added.add_option("--kind", options.kinds, "show only these: state, session, grant, refusal, act")
       ->delimiter(',')
       ->check(
           CLI::IsMember(std::vector<std::string>(kEventKindNames.begin(), kEventKindNames.end())));
-  add_count(added, "--last", options->last, "how many of the past to show", {0, 1'000'000});
-  add_time(added, "--interval", options->interval, "with --follow, time between two looks",
+  add_count(added, "--last", options.last, "how many of the past to show", {0, 1'000'000});
+  add_time(added, "--interval", options.interval, "with --follow, time between two looks",
            {std::chrono::milliseconds(100), std::chrono::hours(1)});
-  add_pool_options(added, options->pool);
+  add_pool_options(added, options.pool, defaults);
   set_manual(
       added,
       {"Each daemon keeps its last 1024 events of each kind since its start; its log (the journal) "

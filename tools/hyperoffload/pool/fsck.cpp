@@ -1,4 +1,3 @@
-#include <memory>
 #include <string>
 #include <utility>
 
@@ -95,12 +94,10 @@ int run_fsck(Console& console, const FsckOptions& given) {
 }  // namespace
 
 void add_fsck(Program& program) {
-  auto options = std::make_shared<FsckOptions>();
-  CLI::App& command =
-      program.add(program.root(), "fsck", "Check a flash path that no daemon uses",
-                  [options](Console& console) { return run_fsck(console, *options); });
-  command.add_option("PATH", options->path, "a file or block device")->required();
-  command.add_option("--key-file", options->key_file, "the key of an encrypted path")
+  auto [command, options] = add_command<FsckOptions>(
+      program, program.root(), "fsck", "Check a flash path that no daemon uses", run_fsck);
+  command.add_option("PATH", options.path, "a file or block device")->required();
+  command.add_option("--key-file", options.key_file, "the key of an encrypted path")
       ->type_name("FILE");
   set_manual(command,
              {"Reads the path's log and every written block, and compares each block with its "

@@ -2,7 +2,6 @@
 
 #include <cctype>
 #include <charconv>
-#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -119,18 +118,16 @@ int run_item_command(Console& console, const ItemCommand& command, const Options
 
 void add_item_command(Program& program, CLI::App& above, const PoolOptions& defaults,
                       const ItemCommand& command) {
-  auto options = std::make_shared<Options>();
-  static_cast<PoolOptions&>(*options) = defaults;
-  CLI::App& added =
-      program.add(above, command.name, command.about, [options, command](Console& console) {
-        return run_item_command(console, command, *options);
-      });
+  auto [added, options] = add_command<Options>(program, above, command.name, command.about,
+                                               [command](Console& console, const Options& given) {
+                                                 return run_item_command(console, command, given);
+                                               });
   const std::string form = item_form(command);
   added
-      .add_option(form.substr(form.find(':') + 1), options->items,
+      .add_option(form.substr(form.find(':') + 1), options.items,
                   form + ", as " + command.shown_by + " shows them")
       ->required();
-  add_pool_options(added, *options);
+  add_pool_options(added, options, defaults);
   set_manual(added, command.manual);
 }
 

@@ -128,25 +128,24 @@ void add_tls(CLI::App& command, std::string& into);
 /// Adds --pool and --tls to a command. @return --pool
 CLI::Option* add_pool_address(CLI::App& command, PoolOptions& options);
 /// The same and --timeout.
-void add_pool_options(CLI::App& command, PoolOptions& options);
+void add_pool_options(CLI::App& command, PoolOptions& options, const PoolOptions& defaults);
 
 /// Adds --watch, --interval and the options above.
-void add_table_options(CLI::App& command, TableOptions& options);
+void add_table_options(CLI::App& command, TableOptions& options, const PoolOptions& defaults);
 
 /// Below a group, whose name alone does the same.
 template <typename Answer>
 void add_pool_command(Program& program, CLI::App& above, const PoolOptions& defaults,
                       PoolCommand<Answer> command) {
   auto options = std::make_shared<TableOptions>();
-  static_cast<PoolOptions&>(*options) = defaults;
   const auto run = [options, command](Console& console) {
     return run_command(console, command, *options);
   };
   CLI::App& added = program.add(above, command.name, command.about, run);
-  add_table_options(added, *options);
+  add_table_options(added, *options, defaults);
   const bool alone = &above == &program.root();
   if (!alone) {
-    add_table_options(above, *options);
+    add_table_options(above, *options, defaults);
     program.set_run(above, run);
     hide_options(above);
   }

@@ -269,16 +269,17 @@ CLI::Option* add_pool_address(CLI::App& command, PoolOptions& options) {
   return pool;
 }
 
-void add_pool_options(CLI::App& command, PoolOptions& options) {
+void add_pool_options(CLI::App& command, PoolOptions& options, const PoolOptions& defaults) {
+  options = defaults;
   add_pool_address(command, options);
   add_timeout(command, options.timeout);
 }
 
-void add_table_options(CLI::App& command, TableOptions& options) {
+void add_table_options(CLI::App& command, TableOptions& options, const PoolOptions& defaults) {
   command.add_flag("--watch", options.watch, "show it again and again, until q or Ctrl-C");
   add_time(command, "--interval", options.interval, "with --watch, time between two looks",
            {std::chrono::milliseconds(100), std::chrono::hours(1)});
-  add_pool_options(command, options);
+  add_pool_options(command, options, defaults);
 }
 
 void add_status(Program& program, const PoolOptions& defaults) {

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cstdio>
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
@@ -267,16 +266,13 @@ int run_top(Console& console, const TopOptions& options) {
 }  // namespace
 
 void add_top(Program& program, const PoolOptions& defaults) {
-  auto options = std::make_shared<TopOptions>();
-  options->pool = defaults;
-  CLI::App& added =
-      program.add(program.root(), "top", "What moves in the pool now, by node and session",
-                  [options](Console& console) { return run_top(console, *options); });
-  add_time(added, "--interval", options->interval, "time between two looks",
+  auto [added, options] = add_command<TopOptions>(
+      program, program.root(), "top", "What moves in the pool now, by node and session", run_top);
+  add_time(added, "--interval", options.interval, "time between two looks",
            {std::chrono::milliseconds(100), std::chrono::hours(1)});
-  add_count(added, "--count", options->count,
+  add_count(added, "--count", options.count,
             "tables to print (default: one; on a terminal, until q)", {1, 1'000'000});
-  add_pool_options(added, options->pool);
+  add_pool_options(added, options.pool, defaults);
   set_manual(
       added,
       {"On a terminal it goes on until q. A node's line has what its daemon served over tcp and "

@@ -1,6 +1,5 @@
 // upgrade: ends daemons one after the other, and waits for the daemons that replace them.
 #include <chrono>
-#include <memory>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -122,17 +121,14 @@ int run_upgrade(Console& console, const Options& options) {
 
 }  // namespace
 
-void add_upgrade(Program& program, const PoolOptions& defaults) {
-  auto options = std::make_shared<Options>();
-  static_cast<PoolOptions&>(*options) = defaults;
+void add_upgrade(Program& program, PoolOptions defaults) {
   // A daemon that starts on a busy machine takes seconds.
-  options->timeout = std::chrono::seconds(30);
-  CLI::App& added =
-      program.add(program.root(), "upgrade", "Restart daemons under running jobs",
-                  [options](Console& console) { return run_upgrade(console, *options); });
-  added.add_option("NODE", options->nodes, "Number or name, as nodes shows them")->required();
-  added.add_flag("--force", options->force, "Also where sessions lose something by it");
-  add_pool_options(added, *options);
+  defaults.timeout = std::chrono::seconds(30);
+  auto [added, options] = add_command<Options>(program, program.root(), "upgrade",
+                                               "Restart daemons under running jobs", run_upgrade);
+  added.add_option("NODE", options.nodes, "Number or name, as nodes shows them")->required();
+  added.add_flag("--force", options.force, "Also where sessions lose something by it");
+  add_pool_options(added, options, defaults);
   set_manual(
       added,
       {"The daemon ends itself, systemd starts the installed version, and that one takes "
