@@ -9,6 +9,7 @@
 #include <map>
 #include <set>
 #include <system_error>
+#include <type_traits>
 
 #include "common/base/units.hpp"
 
@@ -26,7 +27,7 @@ CLI::Option* add_parsed(CLI::App& command, const std::string& name, Value& into,
       [&into, name, parse, wanted](const std::string& text) {
         const auto value = parse(text);
         if (!value) throw CLI::ValidationError(name, "\"" + text + "\" is not " + wanted);
-        into = *value;
+        into = static_cast<Value>(*value);
       },
       help);
 }
@@ -79,6 +80,14 @@ std::optional<MemorySize> parse_memory_size(std::string_view text) {
   return MemorySize{*bytes, 0};
 }
 
+CLI::Option* add_choice(CLI::App& command, const std::string& name, std::string& into,
+                        const std::string& help, const std::vector<std::string>& words) {
+  return command.add_option(name, into, help)
+      ->type_name("NAME")
+      ->check(CLI::IsMember(words))
+      ->capture_default_str();
+}
+
 namespace {
 
 template <typename Value>
@@ -91,19 +100,25 @@ CLI::Option* add_whole(CLI::App& command, const std::string& name, Value& into,
     if (!whole || number < bounds.least || number > bounds.most) return std::nullopt;
     return number;
   };
-  return add_parsed(command, name, into, help, parse,
-                    "a whole number from " + std::to_string(bounds.least) + " to " +
-                        std::to_string(bounds.most))
-      ->type_name("N");
+  CLI::Option* const option = add_parsed(
+      command, name, into, help, parse,
+      "a whole number from " + std::to_string(bounds.least) + " to " + std::to_string(bounds.most));
+  if constexpr (std::is_integral_v<Value>) {
+    if (into != 0) option->default_str(std::to_string(into));
+  }
+  return option->type_name("N");
 }
 
 }  // namespace
 
 CLI::Option* add_count(CLI::App& command, const std::string& name, std::uint64_t& into,
                        const std::string& help, Bounds<std::uint64_t> bounds) {
-  CLI::Option* const option = add_whole(command, name, into, help, bounds);
-  if (into != 0) option->default_str(std::to_string(into));
-  return option;
+  return add_whole(command, name, into, help, bounds);
+}
+
+CLI::Option* add_count(CLI::App& command, const std::string& name, std::uint32_t& into,
+                       const std::string& help, Bounds<std::uint64_t> bounds) {
+  return add_whole(command, name, into, help, bounds);
 }
 
 CLI::Option* add_count(CLI::App& command, const std::string& name,

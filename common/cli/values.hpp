@@ -31,12 +31,17 @@ struct Bounds {
   Number most;
 };
 
-// Options whose values have units. A value that cannot be read or is out of bounds is a usage
-// error. `into` outlives the parser; its initial value is the default, which the help shows unless
-// it is 0.
+// Options whose values have units or bounds. A value that cannot be read or is out of bounds is a
+// usage error. `into` outlives the parser; its initial value is the default, which the help shows
+// unless it is 0 or empty.
 
+/// One of some words.
+CLI::Option* add_choice(CLI::App& command, const std::string& name, std::string& into,
+                        const std::string& help, const std::vector<std::string>& words);
 /// A whole number.
 CLI::Option* add_count(CLI::App& command, const std::string& name, std::uint64_t& into,
+                       const std::string& help, Bounds<std::uint64_t> bounds);
+CLI::Option* add_count(CLI::App& command, const std::string& name, std::uint32_t& into,
                        const std::string& help, Bounds<std::uint64_t> bounds);
 CLI::Option* add_count(CLI::App& command, const std::string& name,
                        std::optional<std::uint64_t>& into, const std::string& help,

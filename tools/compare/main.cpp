@@ -57,22 +57,16 @@ void add_all_options(CLI::App& app, Arguments& a) {
       ->required();
   cli::add_rate(app, "--link", a.link_bytes_per_s,
                 "Rate of the limited link, each way. Default: an accelerator's share", {1e6, 1e12});
-  app.add_option("--blocks", a.compare.blocks, "Blocks of the comparison")
-      ->check(CLI::Range(1U, 10000U))
-      ->capture_default_str();
-  app.add_option("--block-steps", a.compare.block_steps, "Steps of each run per block")
-      ->check(CLI::Range(1U, 10000U))
-      ->capture_default_str();
+  cli::add_count(app, "--blocks", a.compare.blocks, "Blocks of the comparison", {1, 10000});
+  cli::add_count(app, "--block-steps", a.compare.block_steps, "Steps of each run per block",
+                 {1, 10000});
 }
 
 void add_one_options(CLI::App& app, Arguments& a) {
   add_job_options(app, a);
-  app.add_option("--steps", a.steps, "Training steps")
-      ->check(CLI::Range(1U, 1000000U))
-      ->capture_default_str();
-  app.add_option("--policy", a.policy, "Where tensors live")
-      ->check(CLI::IsMember({"resident", "planned", "on-demand-lru"}))
-      ->capture_default_str();
+  cli::add_count(app, "--steps", a.steps, "Training steps", {1, 1000000});
+  cli::add_choice(app, "--policy", a.policy, "Where tensors live",
+                  {"resident", "planned", "on-demand-lru"});
   app.add_option("--device-memory", a.device_memory, "Bytes, or N% of the unmanaged peak")
       ->capture_default_str();
   app.add_option("--ddr-memory", a.ddr_memory,

@@ -134,23 +134,12 @@ void add_bench_blocks(Program& program, CLI::App& bench) {
   auto [command, arguments] = add_command<BenchBlocksArguments>(
       program, bench, "blocks", "Put and get of KV blocks, beside plain transfers",
       run_bench_blocks);
-  command.add_option("--transport", arguments.transport, "local, tcp, ucx or ofi")
-      ->type_name("NAME")
-      ->check(CLI::IsMember({"local", "tcp", "ucx", "ofi"}))
-      ->capture_default_str();
-  command.add_option("--op", arguments.op, "get, or put of new blocks")
-      ->type_name("NAME")
-      ->check(CLI::IsMember({"get", "put"}))
-      ->capture_default_str();
+  add_choice(command, "--transport", arguments.transport, "local, tcp, ucx or ofi",
+             {"local", "tcp", "ucx", "ofi"});
+  add_choice(command, "--op", arguments.op, "get, or put of new blocks", {"get", "put"});
   add_size(command, "--size", arguments.size, "of a block", {4 * kKiB, 4 * kMiB});
-  command.add_option("--batch", arguments.batch, "blocks in a request")
-      ->type_name("N")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  command.add_option("--inflight", arguments.inflight, "requests at a time")
-      ->type_name("N")
-      ->check(CLI::Range(1, 16))
-      ->capture_default_str();
+  add_count(command, "--batch", arguments.batch, "blocks in a request", {1, 1024});
+  add_count(command, "--inflight", arguments.inflight, "requests at a time", {1, 16});
   add_seconds(command, arguments.seconds, "time of the transfers");
   command
       .add_option("--pool", arguments.pool,

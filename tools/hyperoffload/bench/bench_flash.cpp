@@ -114,22 +114,13 @@ void add_bench_flash(Program& program, CLI::App& bench) {
                   "a file or block device without extents; a missing file is made and removed")
       ->type_name("FILE")
       ->required();
-  command.add_option("--op", arguments.op, "read or write")
-      ->type_name("NAME")
-      ->check(CLI::IsMember({"read", "write"}))
-      ->capture_default_str();
-  command
-      .add_option("--policy", arguments.policy, "scratch, or durable (beside fio --fdatasync=1)")
-      ->type_name("NAME")
-      ->check(CLI::IsMember({"scratch", "durable"}))
-      ->capture_default_str();
+  add_choice(command, "--op", arguments.op, "read or write", {"read", "write"});
+  add_choice(command, "--policy", arguments.policy,
+             "scratch, or durable (beside fio --fdatasync=1)", {"scratch", "durable"});
   add_size(command, "--size", arguments.size, "of one operation", {512, kGiB});
   add_size(command, "--area", arguments.area, "what both walk through at random",
            {512, 1024 * kGiB});
-  command.add_option("--inflight", arguments.inflight, "operations in flight at a time")
-      ->type_name("N")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
+  add_count(command, "--inflight", arguments.inflight, "operations in flight at a time", {1, 1024});
   add_seconds(command, arguments.seconds, "time of all turns together");
   set_manual(command, {"",
                        {"hyperoffload bench flash --path /mnt/nvme/bench --op write --size 1MiB"},

@@ -116,10 +116,7 @@ void add_bench_stage(Program& program, CLI::App& bench) {
       ->type_name("FILE")
       ->required();
   add_size(command, "--size", arguments.size, "of one turn", {kChunkBytes, 16 * kGiB});
-  command.add_option("--rounds", arguments.rounds, "rounds of three turns")
-      ->type_name("N")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
+  add_count(command, "--rounds", arguments.rounds, "rounds of three turns", {1, 1000});
   set_manual(command, {"",
                        {"hyperoffload bench stage --path /mnt/nvme/bench"},
                        {{kExitDone, "measured"},

@@ -147,21 +147,11 @@ void add_bench_transport(Program& program, CLI::App& bench) {
   auto [command, arguments] = add_command<BenchTransportArguments>(
       program, bench, "transport", "One-sided get and put, beside the limit of the same machine",
       run_bench_transport);
-  command
-      .add_option("--transport", arguments.transport,
-                  "local, tcp, ucx (needs an RDMA device) or ofi")
-      ->type_name("NAME")
-      ->check(CLI::IsMember(kDrivers))
-      ->capture_default_str();
-  command.add_option("--op", arguments.op, "get or put")
-      ->type_name("NAME")
-      ->check(CLI::IsMember({"get", "put"}))
-      ->capture_default_str();
+  add_choice(command, "--transport", arguments.transport,
+             "local, tcp, ucx (needs an RDMA device) or ofi", {"local", "tcp", "ucx", "ofi"});
+  add_choice(command, "--op", arguments.op, "get or put", {"get", "put"});
   add_size(command, "--size", arguments.size, "of one operation", {1, kGiB});
-  command.add_option("--inflight", arguments.inflight, "operations in flight at a time")
-      ->type_name("N")
-      ->check(CLI::Range(1, 4096))
-      ->capture_default_str();
+  add_count(command, "--inflight", arguments.inflight, "operations in flight at a time", {1, 4096});
   add_seconds(command, arguments.seconds, "time of all measurements together");
   auto* const pause =
       add_time(command, "--pause", arguments.pause,

@@ -252,11 +252,8 @@ void add_analyze_ranks(Program& program) {
   add_memory(command, "--device-memory", args.device_memory,
              "each rank's budget: a size (28GiB) or a share of its unmanaged peak (60%); default: "
              "the hardware's deviceBytes");
-  command
-      .add_option("--ranks", args.ranks,
-                  "so many ranks run the one graph; default: as many as there are paths")
-      ->type_name("N")
-      ->check(CLI::Range(2, 4096));
+  add_count(command, "--ranks", args.ranks,
+            "so many ranks run the one graph; default: as many as there are paths", {2, 4096});
   command.add_flag("--same-start", args.same_start,
                    "all ranks begin their second step together, none waits for a start of its own");
   set_manual(

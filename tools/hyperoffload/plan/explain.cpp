@@ -386,10 +386,8 @@ void add_explain(Program& program) {
   CLI::Option* tensor =
       command.add_option("--tensor", args.tensor, "a tensor's name or id")->type_name("NAME");
   command.add_option("--op", args.op, "an op's name or id")->type_name("NAME")->excludes(tensor);
-  command.add_option("--top", args.top, "with neither: how many of the most moved tensors")
-      ->type_name("N")
-      ->check(CLI::Range(1, 1'000'000))
-      ->capture_default_str();
+  add_count(command, "--top", args.top, "with neither: how many of the most moved tensors",
+            {1, 1'000'000});
   set_manual(command, {"",
                        {"hyperoffload explain step.hos",
                         "hyperoffload explain step.hos --tensor layer3.ffn.up",

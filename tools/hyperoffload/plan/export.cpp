@@ -56,10 +56,8 @@ void add_export(Program& program) {
       run_export);
   command.add_option("SCHEDULE", args.schedule, "the schedule (.hos)")->required();
   command.add_option("--out", args.out, "the trace to write")->type_name("FILE")->required();
-  command.add_option("--format", args.format, "chakra: an execution trace (.et) of one step")
-      ->type_name("NAME")
-      ->check(CLI::IsMember({"chakra"}))
-      ->capture_default_str();
+  add_choice(command, "--format", args.format, "chakra: an execution trace (.et) of one step",
+             {"chakra"});
   set_manual(command, {"",
                        {"hyperoffload export step.hos --format chakra --out step.et"},
                        {{kExitDone, "written"}}});

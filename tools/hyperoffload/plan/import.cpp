@@ -123,9 +123,9 @@ void add_import(Program& program) {
   auto [command, args] = add_command<ImportArguments>(
       program, program.root(), "import", "Make a graph from a trace or a model in another format",
       run_import);
-  command.add_option("FORMAT", args.format, "chakra, onnx or pytorch (execution trace, JSON)")
-      ->required()
-      ->check(CLI::IsMember({"chakra", "onnx", "pytorch"}));
+  add_choice(command, "FORMAT", args.format, "chakra, onnx or pytorch (execution trace, JSON)",
+             {"chakra", "onnx", "pytorch"})
+      ->required();
   command.add_option("FILE", args.input, "the trace or model; also as .gz or .tar.gz")->required();
   command.add_option("--out", args.out, "the graph to write: .json, .textproto or .pb")
       ->type_name("FILE")

@@ -31,12 +31,10 @@ inline CLI::Option* add_placement(CLI::App& command, PlacementWords& words) {
 }
 
 inline void add_division(CLI::App& command, std::string& into) {
-  command
-      .add_option("--division", into,
-                  "how to divide a dimension with a remainder: ceil (last parts smaller or empty) "
-                  "or exact (refuse)")
-      ->check(CLI::IsMember({"ceil", "exact"}))
-      ->capture_default_str();
+  add_choice(command, "--division", into,
+             "how to divide a dimension with a remainder: ceil (last parts smaller or empty) "
+             "or exact (refuse)",
+             {"ceil", "exact"});
 }
 
 inline layout::Division division_of(const std::string& word) {

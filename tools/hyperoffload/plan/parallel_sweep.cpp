@@ -317,9 +317,7 @@ void add_parallel_sweep(Program& program) {
       program, program.root(), "parallel-sweep",
       "Step time of training on several devices, for each way to divide the model",
       run_parallel_sweep);
-  command.add_option("--devices", args.devices, "devices that train together")
-      ->type_name("N")
-      ->check(CLI::Range(std::uint64_t{1}, kDevicesMax))
+  add_count(command, "--devices", args.devices, "devices that train together", {1, kDevicesMax})
       ->required();
   command.add_option("--hardware", args.hardware, "the machine: .json, .textproto or .pb")
       ->type_name("FILE")
@@ -329,10 +327,7 @@ void add_parallel_sweep(Program& program) {
   add_count(command, "--batch", args.batch,
             "sequences of a step, of all devices (default: one micro-batch a device)",
             {1, kModelNumberMax});
-  command.add_option("--micro-batch", args.model.batch, "sequences of one pass")
-      ->type_name("N")
-      ->check(CLI::Range(std::uint64_t{1}, kDevicesMax))
-      ->capture_default_str();
+  add_count(command, "--micro-batch", args.model.batch, "sequences of one pass", {1, kDevicesMax});
   const Bounds<double> any{1, 1e18};
   add_rate(command, "--network", args.model.network_bytes_per_s,
            "a device's network, each way, for collectives", any);

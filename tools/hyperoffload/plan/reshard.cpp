@@ -369,11 +369,8 @@ void add_reshard(Program& program) {
       ->excludes(element);
   shape->needs(element);
   add_division(command, args.division);
-  command
-      .add_option("--ranks-per-node", args.options.ranks_per_node,
-                  "so many successive ranks share a node, whose holders are read first")
-      ->check(CLI::Range(1, 65536))
-      ->capture_default_str();
+  add_count(command, "--ranks-per-node", args.options.ranks_per_node,
+            "so many successive ranks share a node, whose holders are read first", {1, 65536});
   command.add_flag("--relays", args.options.relays,
                    "ranks that need the same values read a part each from their holders and the "
                    "rest from one another, where the busiest link then carries less");
