@@ -149,7 +149,7 @@ std::string Table::text(Format format) const {
   std::vector<std::size_t> shown;
   std::vector<std::size_t> widths;
   for (std::size_t c = 0; c < columns_.size(); ++c) {
-    if (!wide && columns_[c].shown == Shown::kWide) continue;
+    if (!wide && columns_[c].shown == kWide) continue;
     shown.push_back(c);
     widths.push_back(columns_of(columns_[c].heading));
     for (const auto& row : rows_) widths.back() = std::max(widths.back(), columns_of(row[c]));
@@ -162,7 +162,7 @@ std::string Table::text(Format format) const {
     for (std::size_t i = 0; i < shown.size(); ++i) {
       const std::string cell = cut(cell_of(shown[i]), widths[i]);
       const std::string pad(widths[i] - columns_of(cell), ' ');
-      line += columns_[shown[i]].align == Align::kRight ? pad + cell : cell + pad;
+      line += columns_[shown[i]].align == kRight ? pad + cell : cell + pad;
       line += std::string(kGap, ' ');
     }
     line.erase(line.find_last_not_of(' ') + 1);

@@ -43,12 +43,12 @@ class Facts {
 /// Rows under headings, columns aligned. A value.
 class Table {
  public:
-  enum class Shown : std::uint8_t { kAlways, kWide };
-  enum class Align : std::uint8_t { kLeft, kRight };
+  enum Align : std::uint8_t { kLeft, kRight };
+  enum Shown : std::uint8_t { kAlways, kWide };
   struct Column {
     std::string heading;
-    Shown shown = Shown::kAlways;
-    Align align = Align::kLeft;
+    Align align = kLeft;
+    Shown shown = kAlways;
   };
   explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
 

@@ -138,16 +138,14 @@ Result<GenerationComparison> compare_generation(
 }
 
 std::string to_table(const GenerationComparison& comparison) {
-  using Align = cli::Table::Align;
-  using Shown = cli::Table::Shown;
   cli::Table table({{"way"},
-                    {"device", Shown::kAlways, Align::kRight},
-                    {"prefill", Shown::kAlways, Align::kRight},
-                    {"over", Shown::kAlways, Align::kRight},
-                    {"a token", Shown::kAlways, Align::kRight},
-                    {"over", Shown::kAlways, Align::kRight},
-                    {"stall", Shown::kAlways, Align::kRight},
-                    {"fetched", Shown::kAlways, Align::kRight}});
+                    {"device", cli::Table::kRight},
+                    {"prefill", cli::Table::kRight},
+                    {"over", cli::Table::kRight},
+                    {"a token", cli::Table::kRight},
+                    {"over", cli::Table::kRight},
+                    {"stall", cli::Table::kRight},
+                    {"fetched", cli::Table::kRight}});
   const auto time = [](double ms) {
     return format_duration_ns(static_cast<std::uint64_t>(ms * 1e6));
   };

@@ -78,15 +78,13 @@ std::string to_json(const Comparison& comparison) {
 
 std::string to_table(const Comparison& comparison) {
   using Table = cli::Table;
-  constexpr auto kRight = Table::Align::kRight;
-  constexpr auto kAlways = Table::Shown::kAlways;
   Table table({{"RUN"},
-               {"DEVICE", kAlways, kRight},
-               {"STEP", kAlways, kRight},
-               {"OVERHEAD", kAlways, kRight},
-               {"STALL", kAlways, kRight},
-               {"MOVED", kAlways, kRight},
-               {"FLASH", kAlways, kRight}});
+               {"DEVICE", Table::kRight},
+               {"STEP", Table::kRight},
+               {"OVERHEAD", Table::kRight},
+               {"STALL", Table::kRight},
+               {"MOVED", Table::kRight},
+               {"FLASH", Table::kRight}});
   const auto bytes = [](const RunRecord& run, auto in, auto out) {
     return format_bytes(static_cast<std::uint64_t>(median_of(run, in) + median_of(run, out)));
   };

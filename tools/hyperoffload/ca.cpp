@@ -69,10 +69,10 @@ std::string to_table(const std::vector<Seen>& all, Format format) {
   Table table({{"NAME"},
                {"ROLE"},
                {"ENDS"},
-               {"DAYS", Table::Shown::kAlways, Table::Align::kRight},
+               {"DAYS", Table::kRight},
                {"ADDRESSES"},
-               {"FILE", Table::Shown::kWide},
-               {"SHA-256", Table::Shown::kWide}});
+               {"FILE", Table::kLeft, Table::kWide},
+               {"SHA-256", Table::kLeft, Table::kWide}});
   for (const Seen& seen : all) {
     table.add({seen.facts.name, role_word(seen.facts), tls::time_text(seen.facts.ends),
                std::to_string(days_left(seen.facts)), joined(seen.facts.addresses), seen.file,

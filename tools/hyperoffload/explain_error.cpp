@@ -116,7 +116,7 @@ int list_all(Console& console) {
     console.print(std::move(json.end().end()).text());
     return kExitDone;
   }
-  Table table({{"NUMBER", Table::Shown::kAlways, Table::Align::kRight}, {"CODE"}, {"MEANING"}});
+  Table table({{"NUMBER", Table::kRight}, {"CODE"}, {"MEANING"}});
   for (const Help& one : kHelp) {
     table.add({std::to_string(number_of(one.code)), std::string(errc_name(one.code)),
                std::string(one.meaning)});

@@ -172,14 +172,12 @@ std::string to_json(const BenchAnalyzerArguments& args, const std::vector<Planne
 }
 
 std::string to_text(const std::vector<Planned>& runs, Format format) {
-  constexpr auto kAlways = Table::Shown::kAlways;
-  constexpr auto kRight = Table::Align::kRight;
-  Table table({{"OPS", kAlways, kRight},
-               {"PLANNED IN", kAlways, kRight},
-               {"CPU", kAlways, kRight},
-               {"OPS/S", kAlways, kRight},
-               {"PEAK MEMORY", kAlways, kRight},
-               {"STEP / BOUND", kAlways, kRight}});
+  Table table({{"OPS", Table::kRight},
+               {"PLANNED IN", Table::kRight},
+               {"CPU", Table::kRight},
+               {"OPS/S", Table::kRight},
+               {"PEAK MEMORY", Table::kRight},
+               {"STEP / BOUND", Table::kRight}});
   for (const Planned& run : runs) {
     char rate[32], bound[32];
     std::snprintf(rate, sizeof rate, "%.0f", static_cast<double>(run.ops) / run.wall_s);

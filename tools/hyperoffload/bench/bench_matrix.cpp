@@ -91,18 +91,16 @@ Result<BenchMatrixMeasured> measure(const PoolView& pool, const NodeAnswer<Known
 
 std::string to_text(const std::vector<BenchMatrixMeasured>& all, const std::string& from,
                     Format format) {
-  constexpr auto kAlways = Table::Shown::kAlways;
-  constexpr auto kRight = Table::Align::kRight;
   Table paths({{"FROM"}, {"NODE"}, {"DRIVER"}, {"WHY"}});
   Table table({{"FROM"},
                {"NODE"},
                {"DRIVER"},
                {"OP"},
-               {"SIZE", kAlways, kRight},
-               {"IN FLIGHT", kAlways, kRight},
-               {"GB/S", kAlways, kRight},
-               {"ALONE P50 US", kAlways, kRight},
-               {"P99 US", kAlways, kRight}});
+               {"SIZE", Table::kRight},
+               {"IN FLIGHT", Table::kRight},
+               {"GB/S", Table::kRight},
+               {"ALONE P50 US", Table::kRight},
+               {"P99 US", Table::kRight}});
   for (const BenchMatrixMeasured& one : all) {
     paths.add({from, one.node.name, one.path.driver, one.path.reason});
     for (const bench::MatrixRow& row : one.rows) {

@@ -19,21 +19,19 @@ std::string hex(std::uint64_t number) {
 }
 
 PoolCommand<Objects> listing() {
-  constexpr auto kRight = Table::Align::kRight;
-  constexpr auto kWide = Table::Shown::kWide;
   PoolCommand<Objects> command;
   command.name = "ls";
   command.about = "List the parts of published objects that each node holds";
   command.ask = [](ControlClient& client, TimePoint deadline) { return client.objects(deadline); };
-  command.columns = {{"NODE", Table::Shown::kAlways, kRight},
+  command.columns = {{"NODE", Table::kRight},
                      {"OBJECT"},
-                     {"VERSION", Table::Shown::kAlways, kRight},
-                     {"PART", Table::Shown::kAlways, kRight},
-                     {"BYTES", Table::Shown::kAlways, kRight},
-                     {"READERS", Table::Shown::kAlways, kRight},
-                     {"AGE", Table::Shown::kAlways, kRight},
-                     {"SESSION", kWide, kRight},
-                     {"RUN", kWide, kRight}};
+                     {"VERSION", Table::kRight},
+                     {"PART", Table::kRight},
+                     {"BYTES", Table::kRight},
+                     {"READERS", Table::kRight},
+                     {"AGE", Table::kRight},
+                     {"SESSION", Table::kRight, Table::kWide},
+                     {"RUN", Table::kRight, Table::kWide}};
   command.add_rows = [](const NodeInfo& node, const Objects& objects, Table& table) {
     for (const ObjectInfo& one : objects) {
       table.add({std::to_string(node.node.value()), one.name, std::to_string(one.version),

@@ -339,10 +339,8 @@ void print(Console& console, const SaveArguments& args, const Saved& saved) {
   Facts facts("version " + std::to_string(saved.version) + " of " + args.name);
   facts.add("read", format_bytes(fetched) + " for " + format_bytes(bytes) + ", " +
                         format_rate(static_cast<double>(fetched) / seconds, "B/s"));
-  Table table({{"RANK", Table::Shown::kAlways, Table::Align::kRight},
-               {"BYTES", Table::Shown::kAlways, Table::Align::kRight},
-               {"FETCHED", Table::Shown::kAlways, Table::Align::kRight},
-               {"FILE"}});
+  Table table(
+      {{"RANK", Table::kRight}, {"BYTES", Table::kRight}, {"FETCHED", Table::kRight}, {"FILE"}});
   for (const Rank& rank : saved.ranks) {
     table.add({std::to_string(rank.number), format_bytes(rank.bytes),
                format_bytes(rank.fetched_bytes), file_of(rank)});

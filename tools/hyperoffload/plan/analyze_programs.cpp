@@ -137,14 +137,13 @@ std::string rate_text(std::uint64_t bytes_per_s) {
 
 std::string ranks_table(const ProgramsInput& inputs, const analyzer::ProgramsPlan& plan,
                         Format format) {
-  constexpr auto kRight = Table::Align::kRight;
   Table table({{"PROGRAM"},
-               {"RANK", Table::Shown::kAlways, kRight},
-               {"START", Table::Shown::kAlways, kRight},
-               {"STEP", Table::Shown::kAlways, kRight},
-               {"STALL", Table::Shown::kAlways, kRight},
-               {"PEAK", Table::Shown::kAlways, kRight},
-               {"HELD TO", Table::Shown::kAlways, kRight}});
+               {"RANK", Table::kRight},
+               {"START", Table::kRight},
+               {"STEP", Table::kRight},
+               {"STALL", Table::kRight},
+               {"PEAK", Table::kRight},
+               {"HELD TO", Table::kRight}});
   for (std::size_t k = 0; k < plan.ranks.size(); ++k) {
     const analyzer::ProgramRank& rank = plan.ranks[k];
     table.add({inputs.file.programs[rank.program].name, std::to_string(rank.rank),
@@ -157,15 +156,14 @@ std::string ranks_table(const ProgramsInput& inputs, const analyzer::ProgramsPla
 
 std::string objects_table(const ProgramsInput& inputs, const analyzer::ProgramsPlan& plan,
                           Format format) {
-  constexpr auto kRight = Table::Align::kRight;
   Table table({{"OBJECT"},
                {"FROM"},
                {"TO"},
-               {"EACH", Table::Shown::kAlways, kRight},
-               {"PUBLISH", Table::Shown::kAlways, kRight},
-               {"READ", Table::Shown::kAlways, kRight},
-               {"AT MOST", Table::Shown::kAlways, kRight},
-               {"AGE", Table::Shown::kAlways, kRight}});
+               {"EACH", Table::kRight},
+               {"PUBLISH", Table::kRight},
+               {"READ", Table::kRight},
+               {"AT MOST", Table::kRight},
+               {"AGE", Table::kRight}});
   for (std::size_t e = 0; e < plan.edges.size(); ++e) {
     const ObjectSpec& spec = inputs.file.objects[e];
     const analyzer::ObjectRates& rates = plan.edges[e];

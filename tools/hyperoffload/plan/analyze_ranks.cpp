@@ -105,12 +105,11 @@ std::string to_text(const AnalyzeRanksAnswer& answer, const analyzer::RanksPlan&
       .add("together", times_text(plan.together))
       .add("lower bound", format_duration_ns(plan.bound_ns))
       .add("written", answer.args.out + ": rank-0.hos and so on");
-  constexpr auto kRight = Table::Align::kRight;
   std::vector<Table::Column> columns = {
-      {"RANK", Table::Shown::kAlways, kRight},  {"GRAPH", Table::Shown::kWide},
-      {"START", Table::Shown::kAlways, kRight}, {"STEP", Table::Shown::kAlways, kRight},
-      {"STALL", Table::Shown::kAlways, kRight}, {"LINK", Table::Shown::kAlways},
-      {"IN", Table::Shown::kAlways, kRight},    {"OUT", Table::Shown::kAlways, kRight}};
+      {"RANK", Table::kRight},  {"GRAPH", Table::kLeft, Table::kWide},
+      {"START", Table::kRight}, {"STEP", Table::kRight},
+      {"STALL", Table::kRight}, {"LINK"},
+      {"IN", Table::kRight},    {"OUT", Table::kRight}};
   Table table(std::move(columns));
   for (std::size_t k = 0; k < plan.ranks.size(); ++k) {
     const analyzer::RankSimulation& times = plan.together.ranks[k];

@@ -300,10 +300,8 @@ int explain_overview(Console& console, const ExplainArguments& args, const Sched
     console.print(std::move(json.end().end()).text());
     return kExitDone;
   }
-  Table table({{"MOVED", Table::Shown::kAlways, Table::Align::kRight},
-               {"TENSOR"},
-               {"CHOICE"},
-               {"REASON", Table::Shown::kWide}});
+  Table table(
+      {{"MOVED", Table::kRight}, {"TENSOR"}, {"CHOICE"}, {"REASON", Table::kLeft, Table::kWide}});
   for (std::size_t i = 0; i < shown; ++i) {
     const auto& why = (*told)[i];
     table.add({format_bytes(moved[i].first), label(plan.storages[moved[i].second]), why.choice,

@@ -53,9 +53,7 @@ std::string to_text(const layout::Box& box) {
 
 std::string to_table(const layout::Mesh& mesh, const std::vector<layout::Box>& boxes,
                      Format format) {
-  Table table({{"rank", Table::Shown::kAlways, Table::Align::kRight},
-               {"holds"},
-               {"elements", Table::Shown::kAlways, Table::Align::kRight}});
+  Table table({{"rank", Table::kRight}, {"holds"}, {"elements", Table::kRight}});
   for (std::size_t position = 0; position < boxes.size(); ++position) {
     const layout::Box& box = boxes[position];
     table.add({std::to_string(mesh.ranks[position]), to_text(box), std::to_string(box.elements())});

@@ -248,17 +248,16 @@ std::string reasons(const std::vector<Division>& all) {
 }
 
 std::string to_text(const std::vector<Division>& all, Format format) {
-  constexpr auto kRight = Table::Align::kRight;
-  Table table({{"DATA", Table::Shown::kAlways, kRight},
-               {"TENSOR", Table::Shown::kAlways, kRight},
-               {"PIPE", Table::Shown::kAlways, kRight},
-               {"NEEDS", Table::Shown::kAlways, kRight},
-               {"STEP", Table::Shown::kAlways, kRight},
-               {"OPS", Table::Shown::kWide, kRight},
-               {"REDUCE", Table::Shown::kAlways, kRight},
-               {"STALL", Table::Shown::kAlways, kRight},
-               {"BUBBLE", Table::Shown::kAlways, kRight},
-               {"DEVICE", Table::Shown::kWide, kRight},
+  Table table({{"DATA", Table::kRight},
+               {"TENSOR", Table::kRight},
+               {"PIPE", Table::kRight},
+               {"NEEDS", Table::kRight},
+               {"STEP", Table::kRight},
+               {"OPS", Table::kRight, Table::kWide},
+               {"REDUCE", Table::kRight},
+               {"STALL", Table::kRight},
+               {"BUBBLE", Table::kRight},
+               {"DEVICE", Table::kRight, Table::kWide},
                {"REASON"}});
   for (const Division& one : all) {
     std::vector<std::string> row = {std::to_string(one.data), std::to_string(one.tensor),

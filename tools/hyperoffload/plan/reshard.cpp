@@ -132,10 +132,10 @@ std::string to_table(const layout::Reshard& plan, const ReshardArguments& args, 
   facts.add("moved", format_bytes(plan.bytes_moved) + " between ranks, at least " +
                          format_bytes(plan.bytes_minimal) + " are needed");
   facts.add("busiest link", with_time(plan.busiest_link_bytes, args.link));
-  Table table({{"rank", Table::Shown::kAlways, Table::Align::kRight},
-               {"gets", Table::Shown::kAlways, Table::Align::kRight},
-               {"own bytes", Table::Shown::kAlways, Table::Align::kRight},
-               {"received", Table::Shown::kAlways, Table::Align::kRight},
+  Table table({{"rank", Table::kRight},
+               {"gets", Table::kRight},
+               {"own bytes", Table::kRight},
+               {"received", Table::kRight},
                {"from ranks"}});
   for (const layout::Reader& reader : plan.readers) {
     std::uint64_t own = 0;
@@ -257,9 +257,7 @@ std::string to_table(const AllMoved& all, const ReshardArguments& args, Format f
                          format_bytes(all.total.bytes_minimal) + " are needed");
   facts.add("gets", std::to_string(all.total.gets));
   facts.add("busiest link", with_time(all.busiest_link_bytes(), args.link));
-  Table links({{"rank", Table::Shown::kAlways, Table::Align::kRight},
-               {"sent", Table::Shown::kAlways, Table::Align::kRight},
-               {"received", Table::Shown::kAlways, Table::Align::kRight}});
+  Table links({{"rank", Table::kRight}, {"sent", Table::kRight}, {"received", Table::kRight}});
   for (const auto& [rank, bytes] : all.links) {
     links.add({std::to_string(rank), format_bytes(bytes.sent), format_bytes(bytes.received)});
   }

@@ -125,16 +125,15 @@ std::string to_json(const analyzer::Sweep& sweep) {
 }
 
 std::string to_text(const analyzer::Sweep& sweep, Format format) {
-  constexpr auto kRight = Table::Align::kRight;
-  Table table({{"BANDWIDTH", Table::Shown::kAlways, kRight},
-               {"MEMORY", Table::Shown::kAlways, kRight},
-               {"STEP", Table::Shown::kAlways, kRight},
-               {"BOUND", Table::Shown::kAlways, kRight},
-               {"ON-DEMAND-LRU", Table::Shown::kAlways, kRight},
-               {"LAYER-WINDOW", Table::Shown::kAlways, kRight},
-               {"G10-GREEDY", Table::Shown::kAlways, kRight},
-               {"RUN AGAIN", Table::Shown::kWide, kRight},
-               {"MOVED", Table::Shown::kWide, kRight}});
+  Table table({{"BANDWIDTH", Table::kRight},
+               {"MEMORY", Table::kRight},
+               {"STEP", Table::kRight},
+               {"BOUND", Table::kRight},
+               {"ON-DEMAND-LRU", Table::kRight},
+               {"LAYER-WINDOW", Table::kRight},
+               {"G10-GREEDY", Table::kRight},
+               {"RUN AGAIN", Table::kRight, Table::kWide},
+               {"MOVED", Table::kRight, Table::kWide}});
   const auto time = [](std::optional<std::uint64_t> ns) {
     return ns ? format_duration_ns(*ns) : std::string("-");
   };

@@ -69,18 +69,17 @@ std::string to_json(const LongestContexts& contexts, const std::string& phase) {
 }
 
 std::string to_table(const std::vector<ContextRow>& rows, Format format) {
-  constexpr auto kRight = Table::Align::kRight;
   Table table({{"HARDWARE"},
-               {"DEVICE", Table::Shown::kWide, kRight},
-               {"RESIDENT", Table::Shown::kAlways, kRight},
-               {"PLANNED", Table::Shown::kAlways, kRight},
-               {"TIMES", Table::Shown::kAlways, kRight},
-               {"BOUND", Table::Shown::kWide, kRight},
-               {"OF BOUND", Table::Shown::kAlways, kRight},
-               {"STEP", Table::Shown::kWide, kRight},
-               {"WAIT", Table::Shown::kWide, kRight},
-               {"PEAK", Table::Shown::kWide, kRight},
-               {"PLANNED PEAK", Table::Shown::kAlways, kRight},
+               {"DEVICE", Table::kRight, Table::kWide},
+               {"RESIDENT", Table::kRight},
+               {"PLANNED", Table::kRight},
+               {"TIMES", Table::kRight},
+               {"BOUND", Table::kRight, Table::kWide},
+               {"OF BOUND", Table::kRight},
+               {"STEP", Table::kRight, Table::kWide},
+               {"WAIT", Table::kRight, Table::kWide},
+               {"PEAK", Table::kRight, Table::kWide},
+               {"PLANNED PEAK", Table::kRight},
                {"ENDED BY"}});
   const auto bytes = [](std::uint64_t value) { return value == 0 ? "-" : format_bytes(value); };
   const auto time = [](std::uint64_t ns) { return ns == 0 ? "-" : format_duration_ns(ns); };

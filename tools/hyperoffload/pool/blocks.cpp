@@ -19,29 +19,27 @@ std::string hit_rate(const BlocksModelReport& model) {
 }
 
 PoolCommand<BlocksReport> listing() {
-  constexpr auto kRight = Table::Align::kRight;
-  constexpr auto kWide = Table::Shown::kWide;
   PoolCommand<BlocksReport> command;
   command.name = "ls";
   command.about = "List what the pool's KV block stores hold, by tenant and model";
   command.ask = [](ControlClient& client, TimePoint deadline) {
     return client.blocks_list(deadline);
   };
-  command.columns = {{"NODE", Table::Shown::kAlways, kRight},
+  command.columns = {{"NODE", Table::kRight},
                      {"TENANT"},
                      {"MODEL"},
-                     {"BLOCKS", Table::Shown::kAlways, kRight},
-                     {"BYTES", Table::Shown::kAlways, kRight},
-                     {"HITS", Table::Shown::kAlways, kRight},
-                     {"MISSES", Table::Shown::kAlways, kRight},
-                     {"RATE", Table::Shown::kAlways, kRight},
-                     {"EVICTED", Table::Shown::kAlways, kRight},
-                     {"IN DDR", kWide, kRight},
-                     {"ON FLASH", kWide, kRight},
-                     {"FLASH HITS", kWide, kRight},
-                     {"PUTS", kWide, kRight},
-                     {"TENANT HOLDS", kWide, kRight},
-                     {"HOLDS ON FLASH", kWide, kRight}};
+                     {"BLOCKS", Table::kRight},
+                     {"BYTES", Table::kRight},
+                     {"HITS", Table::kRight},
+                     {"MISSES", Table::kRight},
+                     {"RATE", Table::kRight},
+                     {"EVICTED", Table::kRight},
+                     {"IN DDR", Table::kRight, Table::kWide},
+                     {"ON FLASH", Table::kRight, Table::kWide},
+                     {"FLASH HITS", Table::kRight, Table::kWide},
+                     {"PUTS", Table::kRight, Table::kWide},
+                     {"TENANT HOLDS", Table::kRight, Table::kWide},
+                     {"HOLDS ON FLASH", Table::kRight, Table::kWide}};
   command.add_rows = [](const NodeInfo& node, const BlocksReport& report, Table& table) {
     for (const BlocksTenantReport& tenant : report.tenants) {
       for (const BlocksModelReport& model : tenant.models) {

@@ -92,15 +92,13 @@ std::string number_or_dash(SessionId session) {
 }
 
 std::string to_table(const std::vector<Row>& rows, Format format) {
-  constexpr auto kWide = Table::Shown::kWide;
-  constexpr auto kAlways = Table::Shown::kAlways;
   Table table({{"TIME (UTC)"},
                {"NODE"},
                {"KIND"},
                {"EVENT"},
-               {"SESSION", kAlways, Table::Align::kRight},
+               {"SESSION", Table::kRight},
                {"WHO"},
-               {"DETAIL", kWide}});
+               {"DETAIL", Table::kLeft, Table::kWide}});
   const bool wide = format == Format::kWide;
   for (const Row& row : rows) {
     table.add({time_words(row.event.time_ms, wide ? "%Y-%m-%dT%H:%M:%SZ" : "%m-%d %H:%M:%S"),

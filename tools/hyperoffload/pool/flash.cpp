@@ -31,7 +31,6 @@ std::string time_words(std::chrono::seconds time) {
 }
 
 PoolCommand<Extents> listing() {
-  constexpr auto kRight = Table::Align::kRight;
   PoolCommand<Extents> command;
   command.name = "ls";
   command.about = "List the extents on the pool's flash";
@@ -41,16 +40,16 @@ PoolCommand<Extents> listing() {
     if (!extents && extents.error().code() == Errc::kUnsupported) return Extents();
     return extents;
   };
-  command.columns = {{"NODE", Table::Shown::kAlways, kRight},
-                     {"EXTENT", Table::Shown::kAlways, kRight},
+  command.columns = {{"NODE", Table::kRight},
+                     {"EXTENT", Table::kRight},
                      {"POLICY"},
-                     {"BYTES", Table::Shown::kAlways, kRight},
-                     {"SESSION", Table::Shown::kAlways, kRight},
+                     {"BYTES", Table::kRight},
+                     {"SESSION", Table::kRight},
                      {"OWNER"},
                      {"LABEL"},
-                     {"AGE", Table::Shown::kAlways, kRight},
-                     {"UNUSED", Table::Shown::kWide, kRight},
-                     {"FREED IN", Table::Shown::kWide, kRight}};
+                     {"AGE", Table::kRight},
+                     {"UNUSED", Table::kRight, Table::kWide},
+                     {"FREED IN", Table::kRight, Table::kWide}};
   command.add_rows = [](const NodeInfo& node, const Extents& extents, Table& table) {
     for (const FlashExtentInfo& one : extents) {
       table.add({std::to_string(node.node.value()), std::to_string(one.id), policy_word(one.policy),

@@ -157,31 +157,28 @@ std::string driver_words(const StatusAnswer& answer) {
 }
 
 std::vector<Table::Column> status_columns() {
-  constexpr auto kWide = Table::Shown::kWide;
-  constexpr auto kAlways = Table::Shown::kAlways;
-  constexpr auto kRight = Table::Align::kRight;
-  return {{"NODE", kAlways, kRight},
+  return {{"NODE", Table::kRight},
           {"NAME"},
           {"STATE"},
-          {"GRANTED", kAlways, kRight},
-          {"CAPACITY", kAlways, kRight},
-          {"FLASH FREE", kAlways, kRight},
-          {"SESSIONS", kAlways, kRight},
+          {"GRANTED", Table::kRight},
+          {"CAPACITY", Table::kRight},
+          {"FLASH FREE", Table::kRight},
+          {"SESSIONS", Table::kRight},
           {"PATH"},
-          {"UPTIME", kAlways, kRight},
-          {"RACK", kWide},
-          {"SEGMENT", kWide, kRight},
-          {"PAGES", kWide},
-          {"RESERVED", kWide, kRight},
-          {"USERS", kWide},
-          {"NUMA", kWide},
-          {"FLASH", kWide},
-          {"DRIVERS", kWide},
-          {"SECURITY", kWide},
-          {"NODES KNOWN BY", kWide},
-          {"WHY THIS PATH", kWide},
-          {"REFUSED", kWide, kRight},
-          {"VERSION", kWide}};
+          {"UPTIME", Table::kRight},
+          {"RACK", Table::kLeft, Table::kWide},
+          {"SEGMENT", Table::kRight, Table::kWide},
+          {"PAGES", Table::kLeft, Table::kWide},
+          {"RESERVED", Table::kRight, Table::kWide},
+          {"USERS", Table::kLeft, Table::kWide},
+          {"NUMA", Table::kLeft, Table::kWide},
+          {"FLASH", Table::kLeft, Table::kWide},
+          {"DRIVERS", Table::kLeft, Table::kWide},
+          {"SECURITY", Table::kLeft, Table::kWide},
+          {"NODES KNOWN BY", Table::kLeft, Table::kWide},
+          {"WHY THIS PATH", Table::kLeft, Table::kWide},
+          {"REFUSED", Table::kRight, Table::kWide},
+          {"VERSION", Table::kLeft, Table::kWide}};
 }
 
 /// "serving", "drained,INSECURE", "NO ETCD": a narrow column cuts the end, so what changes most
@@ -304,11 +301,11 @@ void add_nodes(Program& program, const PoolOptions& defaults) {
   command.name = "nodes";
   command.about = "The nodes of the pool and where they are reached";
   command.ask = [](ControlClient& client, TimePoint deadline) { return client.status(deadline); };
-  command.columns = {{"NODE", Table::Shown::kAlways, Table::Align::kRight},
+  command.columns = {{"NODE", Table::kRight},
                      {"NAME"},
                      {"STATE"},
                      {"ADDRESSES"},
-                     {"KNOWN BY", Table::Shown::kWide}};
+                     {"KNOWN BY", Table::kLeft, Table::kWide}};
   command.add_rows = [](const NodeInfo& node, const NodeStatus& status, Table& table) {
     table.add({std::to_string(node.node.value()), node.name, state_words(status),
                joined(node.control_addresses), membership_words(status.membership)});
@@ -327,23 +324,22 @@ void add_nodes(Program& program, const PoolOptions& defaults) {
 
 void add_sessions(Program& program, const PoolOptions& defaults) {
   using Answer = std::vector<SessionInfo>;
-  constexpr auto kRight = Table::Align::kRight;
   PoolCommand<Answer> command;
   command.name = "sessions";
   command.about = "Which jobs hold memory of the pool, how much and until when";
   command.ask = [](ControlClient& client, TimePoint deadline) { return client.sessions(deadline); };
-  command.columns = {{"NODE", Table::Shown::kAlways, kRight},
-                     {"SESSION", Table::Shown::kAlways, kRight},
+  command.columns = {{"NODE", Table::kRight},
+                     {"SESSION", Table::kRight},
                      {"JOB"},
-                     {"PID", Table::Shown::kAlways, kRight},
-                     {"GRANTED", Table::Shown::kAlways, kRight},
-                     {"LEASE", Table::Shown::kAlways, kRight},
-                     {"AGE", Table::Shown::kAlways, kRight},
+                     {"PID", Table::kRight},
+                     {"GRANTED", Table::kRight},
+                     {"LEASE", Table::kRight},
+                     {"AGE", Table::kRight},
                      {"PEER"},
-                     {"STEPS", Table::Shown::kWide, kRight},
-                     {"STEP", Table::Shown::kWide, kRight},
-                     {"PLANNED", Table::Shown::kWide, kRight},
-                     {"STALL", Table::Shown::kWide, kRight}};
+                     {"STEPS", Table::kRight, Table::kWide},
+                     {"STEP", Table::kRight, Table::kWide},
+                     {"PLANNED", Table::kRight, Table::kWide},
+                     {"STALL", Table::kRight, Table::kWide}};
   command.add_rows = [](const NodeInfo& node, const Answer& sessions, Table& table) {
     for (const auto& one : sessions) {
       const JobProgress& job = one.progress;
@@ -369,16 +365,15 @@ void add_sessions(Program& program, const PoolOptions& defaults) {
 
 void add_segments(Program& program, const PoolOptions& defaults) {
   using Answer = std::vector<SegmentInfo>;
-  constexpr auto kRight = Table::Align::kRight;
   PoolCommand<Answer> command;
   command.name = "segments";
   command.about = "Every granted segment of memory";
   command.ask = [](ControlClient& client, TimePoint deadline) { return client.segments(deadline); };
-  command.columns = {{"NODE", Table::Shown::kAlways, kRight},
-                     {"SEGMENT", Table::Shown::kAlways, kRight},
+  command.columns = {{"NODE", Table::kRight},
+                     {"SEGMENT", Table::kRight},
                      {"ADDRESS"},
-                     {"BYTES", Table::Shown::kAlways, kRight},
-                     {"SESSION", Table::Shown::kAlways, kRight},
+                     {"BYTES", Table::kRight},
+                     {"SESSION", Table::kRight},
                      {"DRIVER"},
                      {"PAGES"},
                      {"NUMA"}};

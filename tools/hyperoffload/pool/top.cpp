@@ -150,19 +150,17 @@ std::string fixed(double value) {
 }
 
 std::string to_table(const std::vector<NodeRow>& rows, Format format) {
-  constexpr auto kAlways = Table::Shown::kAlways;
-  constexpr auto kRight = Table::Align::kRight;
-  Table table({{"NODE", kAlways, kRight},
-               {"SESSION", kAlways, kRight},
+  Table table({{"NODE", Table::kRight},
+               {"SESSION", Table::kRight},
                {"NAME"},
-               {"GRANTED", kAlways, kRight},
-               {"IN/s", kAlways, kRight},
-               {"OUT/s", kAlways, kRight},
-               {"FLASH/s", kAlways, kRight},
-               {"STEPS/s", kAlways, kRight},
-               {"STALL", kAlways, kRight},
-               {"STAGE IN/s", Table::Shown::kWide, kRight},
-               {"STAGE OUT/s", Table::Shown::kWide, kRight}});
+               {"GRANTED", Table::kRight},
+               {"IN/s", Table::kRight},
+               {"OUT/s", Table::kRight},
+               {"FLASH/s", Table::kRight},
+               {"STEPS/s", Table::kRight},
+               {"STALL", Table::kRight},
+               {"STAGE IN/s", Table::kRight, Table::kWide},
+               {"STAGE OUT/s", Table::kRight, Table::kWide}});
   for (const NodeRow& row : rows) {
     const std::string number = std::to_string(row.node.node.value());
     table.add({number, "all", row.node.name,
