@@ -1,6 +1,9 @@
 #include "common/cli/layout.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cstdarg>
+#include <cstdio>
 #include <iterator>
 
 #include "common/base/check.hpp"
@@ -86,6 +89,16 @@ std::string printable(std::string_view text) {
     text.remove_prefix(std::max<std::size_t>(next.bytes, 1));
   }
   return out;
+}
+
+std::string formatted(const char* format, ...) {
+  std::array<char, 256> text{};
+  va_list values;
+  va_start(values, format);
+  const int length = std::vsnprintf(text.data(), text.size(), format, values);
+  va_end(values);
+  HO_CHECK(length >= 0 && static_cast<std::size_t>(length) < text.size());
+  return text.data();
 }
 
 std::size_t columns_of(std::string_view text) {

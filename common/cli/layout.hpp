@@ -18,6 +18,9 @@ inline constexpr std::size_t kColumns = 80;
 /// follows, and bytes that are no UTF-8 become '?'.
 [[nodiscard]] std::string printable(std::string_view text);
 
+/// What std::printf() would print.
+[[nodiscard]] std::string formatted(const char* format, ...) __attribute__((format(printf, 1, 2)));
+
 /// Number of characters in `text`. Each counts as one column, also those of wide scripts.
 [[nodiscard]] std::size_t columns_of(std::string_view text);
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/base/units.hpp"
+#include "common/cli/layout.hpp"
 #include "proto/files/file.hpp"
 #include "tools/analyzer/analyzer.hpp"
 #include "tools/report/report.hpp"
@@ -41,12 +42,6 @@ constexpr std::array<Wanted, 3> kLimited{{{"planned-60-limited", PolicyKind::kPl
 constexpr std::array<const char*, 8> kRows{
     "resident",           "planned-60",         "planned-40",     "lru-60",
     "planned-60-limited", "planned-40-limited", "lru-60-limited", "planned-40-flash"};
-
-std::string fixed(double value, int digits) {
-  std::array<char, 48> text{};
-  std::snprintf(text.data(), text.size(), "%.*f", digits, value);
-  return text.data();
-}
 
 double compute_s(const Workbench& bench) {
   return std::accumulate(
@@ -102,7 +97,7 @@ class Contest {
           "block " + std::to_string(block + 1) + " of " + std::to_string(options.blocks) + ":";
       for (std::size_t r = 0; r < runs_.size(); ++r) {
         ratios_[r].push_back(block_ms[r] / block_ms[0]);
-        line += "  " + runs_[r]->record().label + " " + fixed(block_ms[r], 0) + " ms";
+        line += "  " + runs_[r]->record().label + cli::formatted(" %.0f ms", block_ms[r]);
       }
       say_(line);
     }

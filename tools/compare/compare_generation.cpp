@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <memory>
 #include <numeric>
 
@@ -149,11 +148,7 @@ std::string to_table(const GenerationComparison& comparison) {
   const auto time = [](double ms) {
     return format_duration_ns(static_cast<std::uint64_t>(ms * 1e6));
   };
-  const auto shown = [](double over) {
-    std::array<char, 32> text{'-'};
-    if (over > 0) std::snprintf(text.data(), text.size(), "%.2f", over);
-    return std::string(text.data());
-  };
+  const auto shown = [](double over) { return over > 0 ? cli::formatted("%.2f", over) : "-"; };
   for (const GenerationRun& run : comparison.runs) {
     table.add({run.label, format_bytes(run.usage.peak_device_bytes), time(run.prefill_ms),
                shown(run.prefill_over_resident), time(run.decode_ms), shown(run.over_resident),

@@ -1,24 +1,13 @@
 #include "tools/compare/comparison.hpp"
 
 #include <algorithm>
-#include <array>
 #include <bit>
-#include <cstdio>
 
-#include "common/base/check.hpp"
 #include "common/base/units.hpp"
 #include "common/cli/layout.hpp"
 
 namespace ho::gpt {
 namespace {
-
-template <typename... Values>
-std::string format(const char* pattern, Values... values) {
-  std::array<char, 256> line{};
-  const int length = std::snprintf(line.data(), line.size(), pattern, values...);
-  HO_CHECK(length >= 0 && static_cast<std::size_t>(length) < line.size());
-  return line.data();
-}
 
 /// "planned 40 %", "planned 40 % flash" for labels "planned-40", "planned-40-flash".
 std::string title(const RunRecord& run) {
@@ -38,7 +27,7 @@ void write(JsonWriter& out, const char* name, const LinkShare& link) {
 
 std::string sentence(const LinkShare& link) {
   return format_rate(static_cast<double>(link.bytes_per_s), "B/s") +
-         " each way: " + format("%.2f", link.peaks_per_step) +
+         " each way: " + cli::formatted("%.2f", link.peaks_per_step) +
          " of the peak memory in a step's compute time\n";
 }
 
@@ -92,9 +81,9 @@ std::string to_table(const Comparison& comparison) {
     const RunRecord& record = run.record;
     const bool resident = &run == &comparison.runs.front();
     table.add({title(record), format_bytes(record.peak_device_bytes),
-               format("%.0f ms", median_of(record, &StepRecord::step_ms)),
-               resident ? "-" : format("%+.1f %%", run.overhead * 100),
-               format("%.1f ms", median_of(record, &StepRecord::stall_ms)),
+               cli::formatted("%.0f ms", median_of(record, &StepRecord::step_ms)),
+               resident ? "-" : cli::formatted("%+.1f %%", run.overhead * 100),
+               cli::formatted("%.1f ms", median_of(record, &StepRecord::stall_ms)),
                bytes(record, &StepRecord::prefetch_bytes, &StepRecord::store_bytes),
                bytes(record, &StepRecord::stage_in_bytes, &StepRecord::stage_out_bytes)});
   }
@@ -102,8 +91,9 @@ std::string to_table(const Comparison& comparison) {
   text += "losses bit-identical: ";
   text += comparison.bit_identical ? "yes\n" : "NO\n";
   if (comparison.planned_over_lru > 0) {
-    text += format("planned 60 %% takes %.3f of the step of on-demand 60 %% (paired ratios)\n",
-                   comparison.planned_over_lru);
+    text +=
+        cli::formatted("planned 60 %% takes %.3f of the step of on-demand 60 %% (paired ratios)\n",
+                       comparison.planned_over_lru);
   }
   if (comparison.fast.bytes_per_s > 0) text += "link:    " + sentence(comparison.fast);
   const ComparedRun* const planned = comparison.find("planned-60-limited");
@@ -111,8 +101,8 @@ std::string to_table(const Comparison& comparison) {
   if (planned == nullptr || on_demand == nullptr) return text;
   text += "limited: " + sentence(comparison.limited);
   text += "         A limit in the client imitates an accelerator's host link on this CPU.\n";
-  text += format("         overhead at 60 %%: planned %+.1f %%, on-demand %+.1f %%\n",
-                 planned->overhead * 100, on_demand->overhead * 100);
+  text += cli::formatted("         overhead at 60 %%: planned %+.1f %%, on-demand %+.1f %%\n",
+                         planned->overhead * 100, on_demand->overhead * 100);
   return text;
 }
 

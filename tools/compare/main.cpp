@@ -1,9 +1,7 @@
 // hyperoffload-compare: the example job of tools/examples/gpt under several policies.
-#include <cstdio>
 #include <optional>
 #include <string>
 
-#include "common/base/check.hpp"
 #include "common/base/standard_streams.hpp"
 #include "common/base/units.hpp"
 #include "common/cli/help.hpp"
@@ -109,8 +107,6 @@ int run_all(cli::Console& console, const Arguments& arguments, Workbench& bench)
 }
 
 std::string to_text(const RunRecord& run, cli::Format format) {
-  char loss[32];
-  std::snprintf(loss, sizeof loss, "%.4f", static_cast<double>(run.losses.back()));
   const auto time = [](double ms) {
     return format_duration_ns(static_cast<std::uint64_t>(ms * 1e6));
   };
@@ -118,7 +114,8 @@ std::string to_text(const RunRecord& run, cli::Format format) {
     return format_bytes(static_cast<std::uint64_t>(median_of(run, number)));
   };
   return cli::Facts(run.label + " over " + run.transport)
-      .add("steps", std::to_string(run.steps.size()) + ", last loss " + loss)
+      .add("steps", std::to_string(run.steps.size()) +
+                        cli::formatted(", last loss %.4f", static_cast<double>(run.losses.back())))
       .add("step", time(median_of(run, &StepRecord::step_ms)) + ", stall " +
                        time(median_of(run, &StepRecord::stall_ms)))
       .add("device memory", format_bytes(run.peak_device_bytes) + ", budget " +
@@ -145,10 +142,8 @@ int run_one(cli::Console& console, const Arguments& arguments, Workbench& bench)
     auto stepped = run.step(Configuration::Keep::kYes);
     if (!stepped) return fail(console, stepped.error());
     const StepRecord& step = run.record().steps.back();
-    char line[96];
-    std::snprintf(line, sizeof line, "step %u: loss %.4f, %.1f ms, stall %.1f ms", s,
-                  static_cast<double>(step.loss), step.step_ms, step.stall_ms);
-    console.note(line);
+    console.note(cli::formatted("step %u: loss %.4f, %.1f ms, stall %.1f ms", s,
+                                static_cast<double>(step.loss), step.step_ms, step.stall_ms));
   }
   if (console.json()) {
     JsonWriter out;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <ctime>
 #include <optional>
 #include <string>
@@ -179,13 +178,11 @@ std::string to_text(const std::vector<Planned>& runs, Format format) {
                {"PEAK MEMORY", Table::kRight},
                {"STEP / BOUND", Table::kRight}});
   for (const Planned& run : runs) {
-    char rate[32], bound[32];
-    std::snprintf(rate, sizeof rate, "%.0f", static_cast<double>(run.ops) / run.wall_s);
-    std::snprintf(bound, sizeof bound, "%.4f", run.step_over_bound);
     table.add({std::to_string(run.ops),
                format_duration_ns(static_cast<std::uint64_t>(run.wall_s * 1e9)),
-               format_duration_ns(static_cast<std::uint64_t>(run.cpu_s * 1e9)), rate,
-               format_bytes(run.peak_rss_bytes), bound});
+               format_duration_ns(static_cast<std::uint64_t>(run.cpu_s * 1e9)),
+               formatted("%.0f", static_cast<double>(run.ops) / run.wall_s),
+               format_bytes(run.peak_rss_bytes), formatted("%.4f", run.step_over_bound)});
   }
   return table.text(format);
 }

@@ -1,6 +1,5 @@
 #include <hyperoffload/hyperoffload.h>
 
-#include <cstdio>
 #include <memory>
 #include <string>
 
@@ -66,18 +65,17 @@ std::string to_json(const BenchBlocksArguments& arguments, const BenchBlocksMeas
 std::string to_text(const BenchBlocksArguments& arguments, const BenchBlocksMeasured& measured,
                     Format format) {
   const bench::Comparison& limit = measured.blocks.limit;
-  char share[96];
-  std::snprintf(share, sizeof share, "; ours is %.1f %% of it (95 %%: %.1f .. %.1f)",
-                100 * limit.ratio, 100 * limit.ratio_low, 100 * limit.ratio_high);
-  char exists[64];
-  std::snprintf(exists, sizeof exists, "p50 %.2f ms, p99 %.2f ms", measured.exists.p50_us / 1e3,
-                measured.exists.p99_us / 1e3);
   return Facts(arguments.transport + " " + arguments.op + " of blocks, " +
                format_bytes(arguments.size) + ", batches of " + std::to_string(arguments.batch) +
                ", " + std::to_string(arguments.inflight) + " at a time")
       .add("ours", format_rate(measured.blocks.bytes_per_s, "B/s"))
-      .add(limit.name, format_rate(limit.bytes_per_s, "B/s") + share)
-      .add("exists for " + std::to_string(kExistsKeys) + " keys", exists)
+      .add(limit.name,
+           format_rate(limit.bytes_per_s, "B/s") +
+               formatted("; ours is %.1f %% of it (95 %%: %.1f .. %.1f)", 100 * limit.ratio,
+                         100 * limit.ratio_low, 100 * limit.ratio_high))
+      .add("exists for " + std::to_string(kExistsKeys) + " keys",
+           formatted("p50 %.2f ms, p99 %.2f ms", measured.exists.p50_us / 1e3,
+                     measured.exists.p99_us / 1e3))
       .text(format);
 }
 

@@ -12,6 +12,7 @@
 #include "client/pool/paths/path_finder.hpp"
 #include "common/base/json.hpp"
 #include "common/base/units.hpp"
+#include "common/cli/layout.hpp"
 #include "common/transport/driver_names.hpp"
 #include "proto/files/convert.hpp"
 #include "tools/bench/environment.hpp"
@@ -49,12 +50,6 @@ struct BenchMatrixMeasured {
 
 const char* name_of(bench::Direction direction) {
   return direction == bench::Direction::kGet ? "get" : "put";
-}
-
-std::string fixed(double value, int digits) {
-  char text[64];
-  std::snprintf(text, sizeof text, "%.*f", digits, value);
-  return text;
 }
 
 /// Asks all nodes at once, so that any number of silent ones costs as long as one.
@@ -106,7 +101,8 @@ std::string to_text(const std::vector<BenchMatrixMeasured>& all, const std::stri
     for (const bench::MatrixRow& row : one.rows) {
       table.add({from, one.node.name, one.path.driver, name_of(row.direction),
                  format_bytes(row.size_bytes), std::to_string(row.inflight),
-                 fixed(row.bytes_per_s / 1e9, 2), fixed(row.p50_us, 1), fixed(row.p99_us, 1)});
+                 formatted("%.2f", row.bytes_per_s / 1e9), formatted("%.1f", row.p50_us),
+                 formatted("%.1f", row.p99_us)});
     }
   }
   return paths.text(format) + "\n" + table.text(format);

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <hyperoffload/hyperoffload.hpp>
 #include <memory>
@@ -129,11 +128,7 @@ std::string to_json(const BenchRuntimeMeasured& measured) {
 }
 
 std::string to_text(const BenchRuntimeMeasured& measured, Format format) {
-  const auto ns = [](double value) {
-    char text[32];
-    std::snprintf(text, sizeof text, "%.1f ns", value);
-    return std::string(text);
-  };
+  const auto ns = [](double value) { return formatted("%.1f ns", value); };
   return Facts("before() + after() with nothing to wait for")
       .add("both", ns(measured.pair_ns) + ", p99 of steps " + ns(measured.pair_ns_p99))
       .add("two time stamps", ns(measured.stamps_ns) + ", which they cannot be below")

@@ -50,15 +50,15 @@ std::string to_json(const bench::StageBenchOptions& options,
 
 std::string to_text(const bench::StageBenchOptions& options, const bench::StageBenchResult& result,
                     Format format) {
-  char share[96];
-  std::snprintf(share, sizeof share, "%.1f %% of the slower alone (95 %%: %.1f .. %.1f, %u rounds)",
-                100 * result.ratio, 100 * result.ratio_low, 100 * result.ratio_high,
-                options.rounds);
   return Facts(format_bytes(options.total_bytes) + " in chunks of " +
                format_bytes(options.chunk_bytes))
       .add("stage_in alone", format_rate(result.stage_bytes_per_s, "B/s"))
       .add("get alone", format_rate(result.get_bytes_per_s, "B/s"))
-      .add("both at once", format_rate(result.both_bytes_per_s, "B/s") + ", " + share)
+      .add("both at once",
+           format_rate(result.both_bytes_per_s, "B/s") +
+               formatted(", %.1f %% of the slower alone (95 %%: %.1f .. %.1f, %u rounds)",
+                         100 * result.ratio, 100 * result.ratio_low, 100 * result.ratio_high,
+                         options.rounds))
       .text(format);
 }
 

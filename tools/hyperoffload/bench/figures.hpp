@@ -1,17 +1,15 @@
 #pragma once
 
-#include <array>
 #include <cmath>
-#include <cstdio>
 #include <string>
+
+#include "common/cli/layout.hpp"
 
 namespace ho::cli {
 
-/// A measured figure within words. @param format  for std::snprintf(), of one double
+/// A measured figure within words. @param format  for formatted(), of one double
 [[nodiscard]] inline std::string number(double value, const char* format) {
-  std::array<char, 64> text{};
-  std::snprintf(text.data(), text.size(), format, std::isfinite(value) ? value : 0.0);
-  return text.data();
+  return formatted(format, std::isfinite(value) ? value : 0.0);
 }
 
 }  // namespace ho::cli

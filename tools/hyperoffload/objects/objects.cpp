@@ -1,9 +1,9 @@
 // objects ls: shows the published objects of a pool.
-#include <cstdio>
 #include <string>
 #include <vector>
 
 #include "common/base/units.hpp"
+#include "common/cli/layout.hpp"
 #include "tools/hyperoffload/pool/pool_command.hpp"
 
 namespace ho::cli {
@@ -13,9 +13,7 @@ namespace {
 using Objects = std::vector<ObjectInfo>;
 
 std::string hex(std::uint64_t number) {
-  char text[17];
-  std::snprintf(text, sizeof(text), "%016llx", static_cast<unsigned long long>(number));
-  return text;
+  return formatted("%016llx", static_cast<unsigned long long>(number));
 }
 
 PoolCommand<Objects> listing() {

@@ -1,8 +1,6 @@
 #include "tools/hyperoffload/plan/analyze_answer.hpp"
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <utility>
 
 #include "common/base/json.hpp"
@@ -88,10 +86,8 @@ std::string infeasible_json(const AnalyzeAnswer& answer, const analyzer::Infeasi
 }
 
 std::string percent_of(std::uint64_t part, std::uint64_t whole) {
-  std::array<char, 16> text{};
   const double share = whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
-  std::snprintf(text.data(), text.size(), "%.1f %%", 100 * share);
-  return text.data();
+  return formatted("%.1f %%", 100 * share);
 }
 
 }  // namespace
@@ -175,12 +171,11 @@ std::string plan_text(const AnalyzeAnswer& answer, const schedule::Schedule& pla
                            format_bytes(order.program_order_live_peak_bytes));
   }
   if (p.margin_bandwidth > 0) {
-    std::array<char, 128> text{};
-    std::snprintf(text.data(), text.size(),
-                  "stalls stay below 2 %% down to %.3g %% of the bandwidths, or with ops that take "
+    facts.add(
+        "margin",
+        formatted("stalls stay below 2 %% down to %.3g %% of the bandwidths, or with ops that take "
                   "%.3g %% of their time",
-                  p.margin_bandwidth * 100, p.margin_op_time * 100);
-    facts.add("margin", text.data());
+                  p.margin_bandwidth * 100, p.margin_op_time * 100));
   }
   return facts.add("written", out).text(format);
 }

@@ -1,7 +1,5 @@
 #include <algorithm>
-#include <array>
 #include <chrono>
-#include <cstdio>
 #include <deque>
 #include <filesystem>
 #include <optional>

@@ -138,8 +138,7 @@ std::string to_text(const analyzer::Sweep& sweep, Format format) {
     return ns ? format_duration_ns(*ns) : std::string("-");
   };
   for (const auto& point : sweep.points) {
-    char bandwidth[32];
-    std::snprintf(bandwidth, sizeof bandwidth, "x %.4g", point.bandwidth);
+    const std::string bandwidth = formatted("x %.4g", point.bandwidth);
     if (!point.feasible) {
       table.add(
           {bandwidth, format_bytes(point.budget_bytes), "no plan", "-", "-", "-", "-", "-", "-"});

@@ -1,6 +1,5 @@
 #include "tools/hyperoffload/plan/sweep_context.hpp"
 
-#include <cstdio>
 #include <utility>
 
 #include "common/base/json.hpp"
@@ -35,11 +34,7 @@ std::string about(const ModelWords& words) {
   out += "; " + n(m.layers) + " layers of width " + n(m.hidden) + ", " + n(m.heads) +
          " heads, of keys and values " + n(m.kv_heads);
   if (m.experts > 1) out += ", " + n(m.active_experts) + " of " + n(m.experts) + " experts";
-  if (m.attended < 1) {
-    char share[32];
-    std::snprintf(share, sizeof share, "%.3g", 100 * m.attended);
-    out += ", attention to " + std::string(share) + " % of the blocks";
-  }
+  if (m.attended < 1) out += formatted(", attention to %.3g %% of the blocks", 100 * m.attended);
   return out;
 }
 

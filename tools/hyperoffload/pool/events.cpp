@@ -1,7 +1,6 @@
 // events: shows past and new events of a pool.
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <ctime>
 #include <map>
 #include <optional>

@@ -1,8 +1,6 @@
 // top: shows what moves in a pool now.
 #include <algorithm>
-#include <array>
 #include <chrono>
-#include <cstdio>
 #include <map>
 #include <optional>
 #include <string>
@@ -12,6 +10,7 @@
 
 #include "common/base/json.hpp"
 #include "common/base/units.hpp"
+#include "common/cli/layout.hpp"
 #include "tools/hyperoffload/pool/pool_command.hpp"
 #include "tools/hyperoffload/pool/screen.hpp"
 
@@ -143,12 +142,6 @@ std::string rate_words(double bytes_per_s) {
   return bytes_per_s < 1 ? "-" : format_bytes(static_cast<std::uint64_t>(bytes_per_s));
 }
 
-std::string fixed(double value) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.1f", value);
-  return text.data();
-}
-
 std::string to_table(const std::vector<NodeRow>& rows, Format format) {
   Table table({{"NODE", Table::kRight},
                {"SESSION", Table::kRight},
@@ -171,9 +164,9 @@ std::string to_table(const std::vector<NodeRow>& rows, Format format) {
       table.add({number, std::to_string(one.session.id.value()), one.session.name,
                  format_bytes(one.session.granted_bytes), rate_words(one.rates.in),
                  rate_words(one.rates.out), rate_words(one.rates.flash()),
-                 one.stall ? fixed(one.steps_per_s) : "-",
-                 one.stall ? fixed(*one.stall * 100) + " %" : "-", rate_words(one.rates.stage_in),
-                 rate_words(one.rates.stage_out)});
+                 one.stall ? formatted("%.1f", one.steps_per_s) : "-",
+                 one.stall ? formatted("%.1f", *one.stall * 100) + " %" : "-",
+                 rate_words(one.rates.stage_in), rate_words(one.rates.stage_out)});
     }
   }
   return table.text(format);
