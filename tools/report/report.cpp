@@ -9,6 +9,7 @@
 #include "common/base/json.hpp"
 #include "common/base/units.hpp"
 #include "common/model/check_graph.hpp"
+#include "tools/analyzer/problem/liveness.hpp"
 #include "tools/report/report_items.hpp"
 #include "tools/report/report_page.hpp"
 
@@ -374,33 +375,13 @@ class ReportPage {
   /// Live bytes with everything resident, at the times of the plan's ops, so that an op has the
   /// same place in both curves.
   [[nodiscard]] std::vector<MemoryPoint> unmanaged() const {
-    constexpr std::size_t kNever = SIZE_MAX;
-    std::vector<std::size_t> first(schedule_.storages.size(), kNever);
-    std::vector<std::size_t> last(schedule_.storages.size(), 0);
-    for (std::size_t p = 0; p < schedule_.positions.size(); ++p) {
-      for (const auto& operand : schedule_.positions[p].operands) {
-        const std::size_t s = operand.storage.value();
-        first[s] = std::min(first[s], p);
-        last[s] = p;
-      }
-    }
-    std::vector<std::uint64_t> born(schedule_.positions.size() + 1, 0);
-    std::vector<std::uint64_t> dead(schedule_.positions.size() + 1, 0);
-    std::uint64_t live = 0;
-    for (std::size_t s = 0; s < first.size(); ++s) {
-      const Storage& storage = schedule_.storages[s];
-      if (storage.persistent) {
-        live += storage.bytes;
-      } else if (first[s] != kNever) {
-        born[first[s]] += storage.bytes;
-        dead[last[s] + 1] += storage.bytes;
-      }
-    }
+    const auto changes = unmanaged_changes(refined_graph(schedule_));
     std::vector<MemoryPoint> out;
     const auto& starts = input_.predicted.op_start_ns;
+    std::int64_t live = 0;
     for (std::size_t p = 0; p < std::min(starts.size(), schedule_.positions.size()); ++p) {
-      live = live + born[p] - dead[p];
-      out.push_back({starts[p], live});
+      live += changes[p];
+      out.push_back({starts[p], static_cast<std::uint64_t>(live)});
     }
     return out;
   }

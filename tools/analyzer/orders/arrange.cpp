@@ -4,37 +4,18 @@
 #include <numeric>
 
 #include "common/base/check.hpp"
+#include "tools/analyzer/problem/liveness.hpp"
 
 namespace ho::analyzer {
 namespace {
 
 constexpr std::uint32_t kNone = UINT32_MAX;
 
-/// First and last op that names each storage, in program order.
-struct Span {
-  std::uint32_t first = kNone;
-  std::uint32_t last = 0;
-};
-
-std::vector<Span> spans_of(const Graph& graph) {
-  std::vector<Span> spans(graph.storages.size());
-  for (std::uint32_t i = 0; i < graph.ops.size(); ++i) {
-    for (const auto* list : {&graph.ops[i].reads, &graph.ops[i].writes}) {
-      for (const StorageIndex storage : *list) {
-        Span& span = spans[storage.value()];
-        if (span.first == kNone) span.first = i;
-        span.last = i;
-      }
-    }
-  }
-  return spans;
-}
-
 /// The position with the most live bytes that die within the step.
-std::uint32_t fullest(const Graph& graph, const std::vector<Span>& spans) {
+std::uint32_t fullest(const Graph& graph, const std::vector<OpSpan>& spans) {
   std::vector<std::int64_t> change(graph.ops.size() + 1, 0);
   for (std::size_t s = 0; s < spans.size(); ++s) {
-    if (graph.storages[s].persistent || spans[s].first == kNone) continue;
+    if (graph.storages[s].persistent || spans[s].first == OpSpan::kNever) continue;
     change[spans[s].first] += static_cast<std::int64_t>(graph.storages[s].bytes);
     change[spans[s].last + 1] -= static_cast<std::int64_t>(graph.storages[s].bytes);
   }
@@ -58,7 +39,7 @@ std::vector<std::uint32_t> tails(const Graph& graph) {
   const std::uint32_t peak = fullest(graph, spans);
   std::uint32_t after_saved = 0;
   for (std::size_t s = 0; s < spans.size(); ++s) {
-    const bool saved = !graph.storages[s].persistent && spans[s].first != kNone &&
+    const bool saved = !graph.storages[s].persistent && spans[s].first != OpSpan::kNever &&
                        spans[s].first < peak && spans[s].last > peak;
     if (saved) after_saved = std::max(after_saved, spans[s].last + 1);
   }

@@ -169,26 +169,30 @@ Lifetimes lifetimes_of(const Graph& graph, std::uint64_t align_bytes) {
   return out;
 }
 
-std::vector<std::int64_t> unmanaged_changes(const Graph& graph) {
-  const std::size_t positions = graph.ops.size();
-  constexpr std::uint32_t kNever = UINT32_MAX;
-  std::vector<std::uint32_t> first(graph.storages.size(), kNever);
-  std::vector<std::uint32_t> last(graph.storages.size(), 0);
-  for (std::uint32_t p = 0; p < positions; ++p) {
-    for (const auto* list : {&graph.ops[p].reads, &graph.ops[p].writes}) {
+std::vector<OpSpan> spans_of(const Graph& graph) {
+  std::vector<OpSpan> spans(graph.storages.size());
+  for (std::uint32_t i = 0; i < graph.ops.size(); ++i) {
+    for (const auto* list : {&graph.ops[i].reads, &graph.ops[i].writes}) {
       for (const StorageIndex storage : *list) {
-        if (first[storage.value()] == kNever) first[storage.value()] = p;
-        last[storage.value()] = p;
+        OpSpan& span = spans[storage.value()];
+        span.first = std::min(span.first, i);
+        span.last = i;
       }
     }
   }
+  return spans;
+}
+
+std::vector<std::int64_t> unmanaged_changes(const Graph& graph) {
+  const std::size_t positions = graph.ops.size();
+  const std::vector<OpSpan> spans = spans_of(graph);
   std::vector<std::int64_t> changes(positions + 1, 0);
   for (std::size_t s = 0; s < graph.storages.size(); ++s) {
     const auto bytes = static_cast<std::int64_t>(graph.storages[s].bytes);
     const bool persistent = graph.storages[s].persistent;
-    if (!persistent && first[s] == kNever) continue;
-    changes[persistent ? 0 : first[s]] += bytes;
-    changes[persistent ? positions : last[s] + 1] -= bytes;
+    if (!persistent && spans[s].first == OpSpan::kNever) continue;
+    changes[persistent ? 0 : spans[s].first] += bytes;
+    changes[persistent ? positions : spans[s].last + 1] -= bytes;
   }
   return changes;
 }

@@ -57,6 +57,15 @@ struct Lifetimes {
 /// One pass over the graph; O(accesses). Bytes are rounded up to `align_bytes`.
 [[nodiscard]] Lifetimes lifetimes_of(const Graph& graph, std::uint64_t align_bytes);
 
+/// The first and the last op that name a storage, in program order.
+struct OpSpan {
+  static constexpr std::uint32_t kNever = UINT32_MAX;
+  std::uint32_t first = kNever;  ///< kNever: none does
+  std::uint32_t last = 0;
+};
+/// Per storage.
+[[nodiscard]] std::vector<OpSpan> spans_of(const Graph& graph);
+
 /// By how much what peak_unmanaged_bytes() sums up changes before each op, in program order; one
 /// more element, where all that lives ends.
 [[nodiscard]] std::vector<std::int64_t> unmanaged_changes(const Graph& graph);
