@@ -8,6 +8,7 @@
 #include "common/base/units.hpp"
 #include "common/model/check_graph.hpp"
 #include "common/model/links.hpp"
+#include "tools/analyzer/problem/planned_step.hpp"
 #include "tools/analyzer/problem/problem.hpp"
 
 namespace ho::analyzer {
@@ -436,16 +437,7 @@ void explain_waits(schedule::Schedule& schedule) {
   const auto& predicted = schedule.prediction;
   const std::size_t positions = schedule.positions.size();
   HO_CHECK(predicted.op_start_ns.size() == positions);
-  // Per position: the last of the transfers that it waits for. A Detach ends when its write-back
-  // ends.
-  std::vector<std::pair<std::uint64_t, const schedule::CacheOp*>> last(positions);
-  for (const auto& op : schedule.cache_ops) {
-    if (!op.before_position) continue;
-    const std::uint64_t lap = op.before_next_step ? predicted.step_ns : 0;
-    const std::uint64_t end_ns = op.end_ns < lap ? 0 : op.end_ns - lap;
-    auto& at = last[op.before_position->value()];
-    if (at.second == nullptr || end_ns > at.first) at = {end_ns, &op};
-  }
+  const auto last = last_awaited(schedule);
   struct Waits {
     std::size_t count = 0;
     std::uint64_t ns = 0;
@@ -456,17 +448,17 @@ void explain_waits(schedule::Schedule& schedule) {
   for (std::size_t p = 0; p < positions; ++p) {
     const std::uint64_t start_ns = predicted.op_start_ns[p];
     const auto& info = schedule.ops[schedule.positions[p].op.value()];
-    if (start_ns > free_ns && last[p].second != nullptr) {
-      const auto kind = last[p].second->kind;
-      Waits& mine = waits[last[p].second->storage.value()];
+    if (start_ns > free_ns && last[p]) {
+      const schedule::CacheOp& awaited = schedule.cache_ops[last[p]->value()];
+      Waits& mine = waits[awaited.storage.value()];
       mine.ns += start_ns - free_ns;
       if (mine.count++ < kWaitsListed) {
         mine.words += (mine.words.empty() ? "" : ", ") + op_label(info.id, info.name) +
                       " (position " + std::to_string(p) + ") " +
                       format_duration_ns(start_ns - free_ns) + " for its " +
-                      std::string(kind == schedule::CacheOpKind::kDetach
+                      std::string(awaited.kind == schedule::CacheOpKind::kDetach
                                       ? "write-back"
-                                      : schedule::cache_op_kind_name(kind));
+                                      : schedule::cache_op_kind_name(awaited.kind));
       }
     }
     free_ns = start_ns + info.duration_ns;

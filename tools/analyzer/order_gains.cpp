@@ -1,57 +1,12 @@
 #include "tools/analyzer/order_gains.hpp"
 
-#include <algorithm>
-#include <utility>
 #include <vector>
 
 #include "tools/analyzer/analyzer.hpp"
 #include "tools/analyzer/problem/liveness.hpp"
+#include "tools/analyzer/problem/planned_step.hpp"
 
 namespace ho::analyzer {
-namespace {
-
-Graph graph_of(const schedule::Schedule& plan, const std::vector<std::uint32_t>& positions) {
-  Graph out;
-  out.name = plan.graph_name;
-  out.storages = plan.storages;
-  out.ops.reserve(positions.size());
-  for (const std::uint32_t p : positions) {
-    const auto& at = plan.positions[p];
-    const schedule::OpInfo& info = plan.ops[at.op.value()];
-    Op op;
-    op.id = static_cast<std::uint32_t>(out.ops.size());  // an op may stand there twice
-    op.name = info.name;
-    op.duration_ns = info.duration_ns;
-    op.phase = info.phase;
-    op.fixed = info.fixed;
-    op.recomputable = info.recomputable;
-    for (const auto& operand : at.operands) {
-      if (operand.access != schedule::Access::kWrite) op.reads.push_back(operand.storage);
-      if (operand.access != schedule::Access::kRead) op.writes.push_back(operand.storage);
-    }
-    out.ops.push_back(std::move(op));
-  }
-  return out;
-}
-
-}  // namespace
-
-Graph refined_graph(const schedule::Schedule& plan) {
-  std::vector<std::uint32_t> positions(plan.positions.size());
-  for (std::uint32_t p = 0; p < positions.size(); ++p) positions[p] = p;
-  return graph_of(plan, positions);
-}
-
-Graph program_order_graph(const schedule::Schedule& plan) {
-  constexpr std::uint32_t kNone = UINT32_MAX;
-  std::vector<std::uint32_t> first(plan.ops.size(), kNone);
-  for (std::uint32_t p = 0; p < plan.positions.size(); ++p) {
-    std::uint32_t& at = first[plan.positions[p].op.value()];
-    at = std::min(at, p);
-  }
-  std::erase(first, kNone);
-  return graph_of(plan, first);
-}
 
 std::uint64_t live_peak_bytes(const Graph& graph) {
   const Lifetimes life = lifetimes_of(graph, 1);

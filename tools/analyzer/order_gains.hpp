@@ -7,13 +7,6 @@
 
 namespace ho::analyzer {
 
-/// The step in the schedule's order, as a graph of its own: an op that runs twice stands there
-/// twice. The schedule's indices are valid (detail::check_indices()).
-[[nodiscard]] Graph refined_graph(const schedule::Schedule& schedule);
-
-/// The same in program order, each op once.
-[[nodiscard]] Graph program_order_graph(const schedule::Schedule& schedule);
-
 /// Largest sum of what lives at a time if nothing ever left the device: as peak_unmanaged_bytes(),
 /// less values that are overwritten before they are read again (as before a recomputation).
 [[nodiscard]] std::uint64_t live_peak_bytes(const Graph& graph);

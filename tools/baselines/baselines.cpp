@@ -10,6 +10,7 @@
 
 #include "common/base/check.hpp"
 #include "common/model/links.hpp"
+#include "tools/analyzer/problem/planned_step.hpp"
 #include "tools/baselines/offloader.hpp"
 
 namespace ho::analyzer {
@@ -64,13 +65,8 @@ Schedule in_program_order(const Schedule& schedule) {
   out.local_ddr_bytes = schedule.local_ddr_bytes;
   out.remote_ddr_bytes = schedule.remote_ddr_bytes;
   out.flash_bytes = schedule.flash_bytes;
-  std::vector<std::uint32_t> first(schedule.ops.size(), kNone);
-  for (std::uint32_t p = 0; p < schedule.positions.size(); ++p) {
-    std::uint32_t& at = first[schedule.positions[p].op.value()];
-    at = std::min(at, p);
-  }
-  for (const std::uint32_t p : first) {
-    if (p != kNone) out.positions.push_back(schedule.positions[p]);
+  for (const std::uint32_t p : first_positions(schedule)) {
+    out.positions.push_back(schedule.positions[p]);
   }
   return out;
 }

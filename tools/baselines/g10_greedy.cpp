@@ -7,6 +7,7 @@
 #include "common/base/check.hpp"
 #include "common/model/links.hpp"
 #include "tools/analyzer/problem/liveness.hpp"
+#include "tools/analyzer/problem/planned_step.hpp"
 #include "tools/analyzer/problem/slack_tree.hpp"
 #include "tools/baselines/link_time.hpp"
 #include "tools/baselines/offloader.hpp"
@@ -21,20 +22,6 @@ bool is_lost(const Gap& gap) { return gap.dead && !gap.wraps; }
 /// Positions of a gap that are sampled to weigh it; longer gaps are sampled evenly.
 constexpr std::int64_t kLooks = 512;
 constexpr unsigned kLanes = kChannelCount / 2;
-
-Graph graph_of(const schedule::Schedule& schedule) {
-  Graph graph{"", schedule.storages, {}};
-  for (const auto& at : schedule.positions) {
-    Op op;
-    op.duration_ns = schedule.ops[at.op.value()].duration_ns;
-    for (const auto& operand : at.operands) {
-      if (operand.access != schedule::Access::kWrite) op.reads.push_back(operand.storage);
-      if (operand.access != schedule::Access::kRead) op.writes.push_back(operand.storage);
-    }
-    graph.ops.push_back(std::move(op));
-  }
-  return graph;
-}
 
 class Greedy {
  public:
@@ -97,7 +84,7 @@ Greedy::Greedy(const schedule::Schedule& schedule, const ChannelLinks& links,
                const Hardware& hardware, GreedyLink link)
     : links_(links),
       link_(link),
-      life_(lifetimes_of(graph_of(schedule), 1)),
+      life_(lifetimes_of(refined_graph(schedule), 1)),
       n_(life_.positions),
       duration_ns_(durations_of(schedule)),
       slack_(slack_of(life_, schedule.device_budget_bytes)) {

@@ -6,9 +6,9 @@
 #include "common/base/units.hpp"
 #include "common/model/check_graph.hpp"
 #include "tools/analyzer/explain.hpp"
-#include "tools/analyzer/order_gains.hpp"
 #include "tools/analyzer/orders/arrange.hpp"
 #include "tools/analyzer/problem/liveness.hpp"
+#include "tools/analyzer/problem/planned_step.hpp"
 #include "tools/analyzer/problem/problem.hpp"
 #include "tools/simulator/simulate_channels.hpp"
 
@@ -192,23 +192,6 @@ class Reasons {
   const Lifetimes& life_;
 };
 
-/// For each position: the last transfer to end among those it waits for; see explain_waits().
-std::vector<std::uint32_t> last_arrivals(const Schedule& plan) {
-  std::vector<std::uint32_t> out(plan.positions.size(), kNone);
-  std::vector<std::uint64_t> end_ns(plan.positions.size(), 0);
-  for (std::uint32_t c = 0; c < plan.cache_ops.size(); ++c) {
-    const schedule::CacheOp& op = plan.cache_ops[c];
-    if (!op.before_position) continue;
-    const std::uint32_t p = op.before_position->value();
-    const std::uint64_t lap = op.before_next_step ? plan.prediction.step_ns : 0;
-    const std::uint64_t at_ns = op.end_ns < lap ? 0 : op.end_ns - lap;
-    if (out[p] != kNone && at_ns <= end_ns[p]) continue;
-    out[p] = c;
-    end_ns[p] = at_ns;
-  }
-  return out;
-}
-
 }  // namespace
 
 std::string_view op_shift_name(OpShift shift) {
@@ -255,7 +238,7 @@ Result<std::vector<PositionExplanation>> explain_positions(
   const Order order(plan);
   const Reasons reasons(plan, order, life);
   const auto stalls = stalls_of(plan);
-  const auto arrivals = last_arrivals(plan);
+  const auto awaited = last_awaited(plan);
   std::vector<PositionExplanation> out;
   for (const schedule::Position position : positions) {
     const std::uint32_t p = position.value();
@@ -267,9 +250,7 @@ Result<std::vector<PositionExplanation>> explain_positions(
     if (!plan.prediction.op_start_ns.empty()) {
       one.stall_ns = static_cast<std::uint64_t>(stalls[p]);
     }
-    if (stalls[p] > 0 && arrivals[p] != kNone) {
-      one.waits_for = schedule::CacheOpIndex(arrivals[p]);
-    }
+    if (stalls[p] > 0) one.waits_for = awaited[p];
     one.why = reasons.of(p);
     out.push_back(std::move(one));
   }

@@ -10,6 +10,7 @@
 #include "common/base/units.hpp"
 #include "common/model/check_graph.hpp"
 #include "tools/analyzer/problem/liveness.hpp"
+#include "tools/analyzer/problem/planned_step.hpp"
 #include "tools/report/report_items.hpp"
 #include "tools/report/report_page.hpp"
 
@@ -230,24 +231,6 @@ class ReportPage {
     json_.end();
   }
 
-  /// If the op waits for several transfers, the one that ends last is the reason.
-  [[nodiscard]] std::vector<std::size_t> last_awaited() const {
-    std::vector<std::size_t> last(schedule_.positions.size(), schedule_.cache_ops.size());
-    const auto& spans = input_.predicted.cache_ops;
-    const std::uint64_t period_ns = input_.predicted.step_ns;
-    const auto end_of = [&](std::size_t i) {
-      const bool wraps = schedule_.cache_ops[i].before_next_step;
-      return wraps ? spans[i].end_ns - std::min(spans[i].end_ns, period_ns) : spans[i].end_ns;
-    };
-    for (std::size_t i = 0; i < std::min(spans.size(), schedule_.cache_ops.size()); ++i) {
-      const auto& before = schedule_.cache_ops[i].before_position;
-      if (!before || before->value() >= last.size()) continue;
-      std::size_t& at = last[before->value()];
-      if (at == schedule_.cache_ops.size() || end_of(i) > end_of(at)) at = i;
-    }
-    return last;
-  }
-
   void longest_stalls() {
     const Simulation& predicted = input_.predicted;
     const std::size_t count = std::min(predicted.op_stall_ns.size(), schedule_.positions.size());
@@ -258,16 +241,15 @@ class ReportPage {
     std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
       return predicted.op_stall_ns[a] > predicted.op_stall_ns[b];
     });
-    const auto awaited = last_awaited();
+    const auto awaited = last_awaited(schedule_, predicted.cache_ops, predicted.step_ns);
     for (const std::size_t p : order) {  // longest wait first for an op that runs again
-      if (awaited[p] == schedule_.cache_ops.size()) continue;
-      waits_for_.emplace(schedule_.positions[p].op.value(), awaited[p]);
+      if (!awaited[p]) continue;
+      waits_for_.emplace(schedule_.positions[p].op.value(), awaited[p]->value());
     }
     json_.key("stalls").begin_array();
     for (std::size_t i = 0; i < std::min(order.size(), kStallsShown); ++i) {
       const std::size_t p = order[i];
-      const std::string why =
-          awaited[p] < schedule_.cache_ops.size() ? describe_transfer(awaited[p]) : "";
+      const std::string why = awaited[p] ? describe_transfer(awaited[p]->value()) : "";
       json_.begin_object()
           .field("op", op_label(op_at(p).id, op_at(p).name))
           .field("at", predicted.op_start_ns[p])

@@ -11,6 +11,7 @@
 #include "tools/analyzer/orders/arrange.hpp"
 #include "tools/analyzer/orders/recompute.hpp"
 #include "tools/analyzer/orders/search.hpp"
+#include "tools/analyzer/problem/planned_step.hpp"
 
 using namespace ho;
 using analyzer::OpList;

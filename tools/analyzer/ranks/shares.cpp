@@ -7,6 +7,7 @@
 #include "common/base/check.hpp"
 #include "tools/analyzer/problem/least_traffic.hpp"
 #include "tools/analyzer/problem/liveness.hpp"
+#include "tools/analyzer/problem/planned_step.hpp"
 
 namespace ho::analyzer {
 
@@ -25,14 +26,6 @@ void limit(std::optional<TierSpec>& tier, const LinkShare& share) {
 void limit(std::optional<Link>& port, std::uint64_t bytes_per_s) {
   if (!port) port = Link{bytes_per_s, 0};
   limit(*port, bytes_per_s);
-}
-
-/// The graph as the schedule runs it.
-Graph in_order_of(const Graph& graph, const schedule::Schedule& schedule) {
-  Graph out;
-  out.storages = graph.storages;
-  for (const auto& at : schedule.positions) out.ops.push_back(graph.ops[at.op.value()]);
-  return out;
 }
 
 }  // namespace
@@ -100,7 +93,7 @@ LinkShare least_bytes(const Graph& graph, const schedule::Schedule& schedule) {
     return least_traffic(life, steps, excess_of(life, steps, schedule.device_budget_bytes));
   };
   const Traffic given = of(graph);
-  const Traffic chosen = of(in_order_of(graph, schedule));
+  const Traffic chosen = of(refined_graph(schedule));
   return {static_cast<std::uint64_t>(std::min(given.supplied_bytes + given.read_bytes,
                                               chosen.supplied_bytes + chosen.read_bytes)),
           static_cast<std::uint64_t>(std::min(given.write_bytes, chosen.write_bytes))};
