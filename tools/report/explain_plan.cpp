@@ -1,6 +1,7 @@
 #include "tools/report/explain_plan.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "common/base/units.hpp"
@@ -61,46 +62,22 @@ const schedule::Explanation* told(const Schedule& plan, StorageIndex s) {
   return at == plan.explanations.end() ? nullptr : &*at;
 }
 
-/// Finds positions outside the longest run of ascending op indices among first runs.
+/// How each position's op left program order, and whether it runs again.
 struct Order {
-  explicit Order(const Schedule& plan);
+  explicit Order(const Schedule& plan) : shift(plan.positions.size(), OpShift::kNone) {
+    OpList list;
+    for (const auto& at : plan.positions) list.push_back(at.op);
+    kept = analyzer::kept(list);
+    std::optional<OpIndex> last;  // the last that kept program order
+    for (std::uint32_t p = 0; p < list.size(); ++p) {
+      if (kept[p] == Kept::kStays) last = list[p];
+      if (kept[p] == Kept::kMoved) shift[p] = last > list[p] ? OpShift::kLater : OpShift::kEarlier;
+    }
+  }
 
-  std::vector<std::uint8_t> again;
+  std::vector<Kept> kept;
   std::vector<OpShift> shift;
 };
-
-Order::Order(const Schedule& plan)
-    : again(plan.positions.size(), 0), shift(plan.positions.size(), OpShift::kNone) {
-  std::vector<std::uint8_t> ran(plan.ops.size(), 0);
-  std::vector<std::uint32_t> tails;  // last positions of the best runs, by length
-  std::vector<std::uint32_t> before(plan.positions.size(), kNone);
-  const auto index = [&](std::uint32_t p) { return plan.positions[p].op.value(); };
-  for (std::uint32_t p = 0; p < plan.positions.size(); ++p) {
-    again[p] = std::exchange(ran[index(p)], std::uint8_t{1});
-    if (again[p] != 0) continue;
-    const auto at =
-        std::lower_bound(tails.begin(), tails.end(), index(p),
-                         [&](std::uint32_t tail, std::uint32_t op) { return index(tail) < op; });
-    if (at != tails.begin()) before[p] = *(at - 1);
-    if (at == tails.end()) {
-      tails.push_back(p);
-    } else {
-      *at = p;
-    }
-  }
-  std::vector<std::uint8_t> stays(plan.positions.size(), 0);
-  for (std::uint32_t p = tails.empty() ? kNone : tails.back(); p != kNone; p = before[p]) {
-    stays[p] = 1;
-  }
-  std::uint32_t last = kNone;  // the op of the last position that kept program order
-  for (std::uint32_t p = 0; p < plan.positions.size(); ++p) {
-    if (stays[p] != 0) {
-      last = index(p);
-    } else if (again[p] == 0) {
-      shift[p] = last != kNone && last > index(p) ? OpShift::kLater : OpShift::kEarlier;
-    }
-  }
-}
 
 /// "name, 4 MiB" of the largest of these storages; empty if there are none.
 std::string largest_of(const Schedule& plan, const std::vector<std::uint32_t>& storages) {
@@ -120,7 +97,7 @@ class Reasons {
       : plan_(plan), order_(order), life_(life) {}
 
   [[nodiscard]] std::string of(std::uint32_t p) const {
-    if (order_.again[p] != 0) return recomputation(p);
+    if (order_.kept[p] == Kept::kAgain) return recomputation(p);
     if (order_.shift[p] == OpShift::kEarlier) return earlier(p);
     if (order_.shift[p] == OpShift::kLater) return later(p);
     return "";
@@ -246,7 +223,7 @@ Result<std::vector<PositionExplanation>> explain_positions(
     PositionExplanation one;
     one.program_index = plan.positions[p].op.value();
     one.shift = order.shift[p];
-    one.again = order.again[p] != 0;
+    one.again = order.kept[p] == Kept::kAgain;
     if (!plan.prediction.op_start_ns.empty()) {
       one.stall_ns = static_cast<std::uint64_t>(stalls[p]);
     }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <unordered_set>
 
 #include "common/base/check.hpp"
 #include "tools/analyzer/problem/liveness.hpp"
@@ -105,22 +106,34 @@ OpList program_order(const Graph& graph) {
   return list;
 }
 
-std::uint32_t moved(const OpList& list) {
-  std::vector<std::uint32_t> tails;  // smallest last index of an ascending run of each length
-  std::vector<bool> seen(list.size(), false);
-  std::uint32_t first_runs = 0;
-  for (const OpIndex op : list) {
-    if (seen[op.value()]) continue;
-    seen[op.value()] = true;
-    ++first_runs;
-    const auto at = std::lower_bound(tails.begin(), tails.end(), op.value());
+std::vector<Kept> kept(const OpList& list) {
+  std::vector<Kept> out(list.size(), Kept::kMoved);
+  std::vector<std::uint32_t> tails;  // where the best run of each length ends
+  std::vector<std::uint32_t> before(list.size(), kNone);
+  std::unordered_set<std::uint32_t> ran;
+  for (std::uint32_t i = 0; i < list.size(); ++i) {
+    if (!ran.insert(list[i].value()).second) {
+      out[i] = Kept::kAgain;
+      continue;
+    }
+    const auto at = std::partition_point(tails.begin(), tails.end(),
+                                         [&](std::uint32_t tail) { return list[tail] < list[i]; });
+    if (at != tails.begin()) before[i] = *(at - 1);
     if (at == tails.end()) {
-      tails.push_back(op.value());
+      tails.push_back(i);
     } else {
-      *at = op.value();
+      *at = i;
     }
   }
-  return first_runs - static_cast<std::uint32_t>(tails.size());
+  for (std::uint32_t i = tails.empty() ? kNone : tails.back(); i != kNone; i = before[i]) {
+    out[i] = Kept::kStays;
+  }
+  return out;
+}
+
+std::uint32_t moved(const OpList& list) {
+  const std::vector<Kept> each = kept(list);
+  return static_cast<std::uint32_t>(std::count(each.begin(), each.end(), Kept::kMoved));
 }
 
 Graph arranged(const Graph& graph, const OpList& list) {

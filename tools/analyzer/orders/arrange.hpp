@@ -29,8 +29,13 @@ class Dependencies {
 /// 0, 1, 2, ...: program order.
 [[nodiscard]] OpList program_order(const Graph& graph);
 
-/// How many ops of `list` must be moved to get it from program order, repeats left out: all but the
-/// longest run of ascending indices. O(n log n).
+/// What became of each op of a list: those in the longest run of ascending indices stay, and others
+/// are moved, unless they run again.
+enum class Kept : std::uint8_t { kStays, kMoved, kAgain };
+/// O(n log n).
+[[nodiscard]] std::vector<Kept> kept(const OpList& list);
+
+/// How many ops of `list` must be moved to get it from program order.
 [[nodiscard]] std::uint32_t moved(const OpList& list);
 
 /// The step that runs `list`, as a graph of its own: an op that occurs twice stands there twice, so
