@@ -30,6 +30,9 @@ namespace ho::analyzer {
 [[nodiscard]] Result<Outcome> analyze(const Graph& graph, const Hardware& hardware,
                                       const Options& options);
 
+/// How long all ops take together, at most UINT64_MAX.
+[[nodiscard]] std::uint64_t compute_ns(const Graph& graph);
+
 /// A lower bound of the step of all legal schedules in program order without recompute that keep
 /// the hints, for this memory and these links.
 [[nodiscard]] std::uint64_t lower_bound_ns(const Graph& graph, const Hardware& hardware,

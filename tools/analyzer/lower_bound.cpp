@@ -213,10 +213,15 @@ Links within_port(Links links, const Hardware& hardware) {
 
 }  // namespace
 
+std::uint64_t compute_ns(const Graph& graph) {
+  std::uint64_t sum = 0;
+  for (const Op& op : graph.ops) sum += std::min(op.duration_ns, UINT64_MAX - sum);
+  return sum;
+}
+
 std::uint64_t lower_bound_ns(const Graph& graph, const Hardware& hardware,
                              std::uint64_t device_budget_bytes) {
-  std::uint64_t compute = 0;
-  for (const Op& op : graph.ops) compute += op.duration_ns;
+  const std::uint64_t compute = compute_ns(graph);
   const auto tiers = plan_tiers(hardware);
   if (graph.ops.empty() || tiers.empty()) return compute;
   const Lifetimes life = lifetimes_of(graph, 1);

@@ -35,8 +35,7 @@ Result<BudgetFound> smallest_budget(const Graph& graph, const Hardware& hardware
                                     const BudgetSearch& search) {
   HO_CHECK(search.overhead_max >= 0);
   const std::uint64_t peak = aligned_peak_bytes(graph, search.align_bytes);
-  std::uint64_t enough_ns = 0;
-  for (const Op& op : graph.ops) enough_ns += search.any_short_enough ? op.duration_ns : 0;
+  std::uint64_t enough_ns = search.any_short_enough ? compute_ns(graph) : 0;
   enough_ns += static_cast<std::uint64_t>(static_cast<double>(enough_ns) * search.overhead_max);
   int plans = 0;
   const auto plan = [&](std::uint64_t budget_bytes) -> Result<BudgetFound> {

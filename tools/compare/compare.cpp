@@ -4,7 +4,6 @@
 #include <array>
 #include <filesystem>
 #include <memory>
-#include <numeric>
 #include <vector>
 
 #include "common/base/units.hpp"
@@ -43,15 +42,10 @@ constexpr std::array<const char*, 8> kRows{
     "resident",           "planned-60",         "planned-40",     "lru-60",
     "planned-60-limited", "planned-40-limited", "lru-60-limited", "planned-40-flash"};
 
-double compute_s(const Workbench& bench) {
-  return std::accumulate(
-      bench.profile->ops.begin(), bench.profile->ops.end(), 0.0,
-      [](double sum, const Op& op) { return sum + static_cast<double>(op.duration_ns) * 1e-9; });
-}
-
 LinkShare share_of(double bytes_per_s, const Workbench& bench) {
   const auto peak = static_cast<double>(analyzer::peak_unmanaged_bytes(bench.model.graph));
-  return {static_cast<std::uint64_t>(bytes_per_s), bytes_per_s * compute_s(bench) / peak};
+  const double compute_s = static_cast<double>(analyzer::compute_ns(*bench.profile)) * 1e-9;
+  return {static_cast<std::uint64_t>(bytes_per_s), bytes_per_s * compute_s / peak};
 }
 
 /// Runs side by side, the first of them resident.

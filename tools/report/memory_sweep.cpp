@@ -44,7 +44,7 @@ Sweep empty_sweep(const Graph& graph) {
   Sweep out;
   out.graph = graph.name;
   out.peak_unmanaged_bytes = peak_unmanaged_bytes(graph);
-  for (const Op& op : graph.ops) out.compute_ns += op.duration_ns;
+  out.compute_ns = compute_ns(graph);
   return out;
 }
 

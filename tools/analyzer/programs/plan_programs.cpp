@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -277,12 +276,6 @@ Result<std::optional<RankInfeasible>> plan_held(const ProgramsTask& task,
     plan.ranks.push_back(std::move(rank));
   }
   return std::optional<RankInfeasible>();
-}
-
-std::uint64_t compute_ns(const Graph& graph) {
-  return std::accumulate(
-      graph.ops.begin(), graph.ops.end(), std::uint64_t{0},
-      [](std::uint64_t sum, const Op& op) { return sum_of(sum, op.duration_ns); });
 }
 
 /// The shortest time of a program's step; 0: it has none.

@@ -30,16 +30,10 @@ std::uint64_t memory_bytes(const Hardware& hardware) {
   return sum;
 }
 
-std::uint64_t compute_ns(const Graph& graph) {
-  std::uint64_t sum = 0;
-  for (const Op& op : graph.ops) sum += op.duration_ns;
-  return sum;
-}
-
 /// What a step takes with everything on the device: its ops, before which its inputs come from the
 /// nearest tier.
 std::uint64_t resident_ns(const Graph& graph, const Hardware& hardware) {
-  std::uint64_t sum = compute_ns(graph);
+  std::uint64_t sum = analyzer::compute_ns(graph);
   const auto& tier = hardware.local_ddr ? hardware.local_ddr : hardware.remote_ddr;
   if (!tier) return sum;
   const Link link = effective_link(tier->read, hardware.device_port_read);
@@ -116,7 +110,8 @@ class ContextSearch {
 
   /// The longest step that is allowed.
   [[nodiscard]] std::uint64_t enough_ns(const Graph& graph) const {
-    const std::uint64_t ns = counts_inputs_ ? resident_ns(graph, hardware_) : compute_ns(graph);
+    const std::uint64_t ns =
+        counts_inputs_ ? resident_ns(graph, hardware_) : analyzer::compute_ns(graph);
     return ns + static_cast<std::uint64_t>(static_cast<double>(ns) * overhead_max_);
   }
 
@@ -184,7 +179,8 @@ class ContextSearch {
     if (!graph) return graph.error();
     analyzer::BudgetSearch search;
     search.overhead_max =
-        static_cast<double>(enough_ns(*graph)) / static_cast<double>(compute_ns(*graph)) - 1;
+        static_cast<double>(enough_ns(*graph)) / static_cast<double>(analyzer::compute_ns(*graph)) -
+        1;
     search.align_bytes = kAlignBytes;
     search.keep_order = true;
     search.any_short_enough = true;

@@ -75,12 +75,6 @@ struct Division {
   [[nodiscard]] bool offloads() const { return peak_bytes < needs_bytes; }
 };
 
-std::uint64_t total_ns(const Graph& graph) {
-  std::uint64_t sum = 0;
-  for (const Op& op : graph.ops) sum += op.duration_ns;
-  return sum;
-}
-
 /// The idle time of a pipeline while it fills and drains: the passes of the other stages.
 std::uint64_t bubble_ns(const Graph& graph, std::uint64_t stages, std::uint64_t micro_batches) {
   std::uint64_t passes = 0;
@@ -119,8 +113,8 @@ Result<void> measure(const ParallelSweepArguments& args, const Hardware& hardwar
   model.network_bytes_per_s = kNoNetwork;
   const auto alone = models::llama_like(model);
   if (!alone) return alone.error();
-  division.ops_ns = total_ns(*alone);
-  division.collective_ns = total_ns(*graph) - division.ops_ns;
+  division.ops_ns = analyzer::compute_ns(*alone);
+  division.collective_ns = analyzer::compute_ns(*graph) - division.ops_ns;
   division.bubble_ns = bubble_ns(*graph, division.pipeline, model.micro_batches);
   division.needs_bytes = analyzer::peak_unmanaged_bytes(*graph);
   division.peak_bytes = division.needs_bytes;
@@ -145,7 +139,7 @@ Result<void> measure(const ParallelSweepArguments& args, const Hardware& hardwar
       const auto& plan = std::get<schedule::Schedule>(*outcome);
       const std::uint64_t step_ns = plan.prediction.step_ns;
       division.peak_bytes = plan.arena_bytes;
-      division.stall_ns = step_ns - std::min(step_ns, total_ns(*graph));
+      division.stall_ns = step_ns - std::min(step_ns, analyzer::compute_ns(*graph));
       if (step_ns / kHopeless > fastest_ns || graph->ops.size() > kReorderedOpsMax) break;
     }
   }
