@@ -73,10 +73,10 @@ TEST_CASE("rank shares: every plan moves at least the bytes that it must") {
     if (!outcome) FAIL(outcome.error().message());
     const auto* plan = std::get_if<schedule::Schedule>(&*outcome);
     if (plan == nullptr) continue;
-    const LinkShare least = least_bytes(graph, *plan);
-    REQUIRE(least.read_bytes_per_s <= plan->prediction.prefetch_bytes);
-    REQUIRE(least.write_bytes_per_s <= plan->prediction.store_bytes);
-    moving += least.read_bytes_per_s > 0 ? 1 : 0;
+    const LinkBytes least = least_bytes(graph, *plan);
+    REQUIRE(least.read_bytes <= plan->prediction.prefetch_bytes);
+    REQUIRE(least.write_bytes <= plan->prediction.store_bytes);
+    moving += least.read_bytes > 0 ? 1 : 0;
   }
   CHECK(moving > 10);
 }

@@ -10,6 +10,7 @@
 #include "common/base/check.hpp"
 #include "tools/analyzer/analyzer.hpp"
 #include "tools/analyzer/ranks/shares.hpp"
+#include "tools/simulator/simulate_ranks.hpp"
 
 namespace ho::analyzer {
 
@@ -255,21 +256,18 @@ Result<std::uint64_t> Planner::bound_ns() {
   std::uint64_t out = 0;
   std::vector<LinkBytes> crossing(hardware_.links.size());
   for (std::size_t k = 0; k < tasks_.size(); ++k) {
-    const Graph& graph = *tasks_[k].graph;
     const auto alone = plan(k, whole_links(hardware_));
     if (!alone) return alone.error();
     out = std::max(out, (*alone)->prediction.lower_bound_ns);
-    const LinkShare least = least_bytes(graph, *best_[k].plan);
+    const LinkBytes least = least_bytes(*tasks_[k].graph, *best_[k].plan);
     const RankPath& path = path_of(hardware_, k);
     for (std::size_t l = 0; l < crossing.size(); ++l) {
       // Bytes that may use a tier beside the link need not cross it.
-      const auto named = [&](const std::vector<std::string>& list) {
-        return std::find(list.begin(), list.end(), hardware_.links[l].name) != list.end();
-      };
-      if (hardware_.local_ddr && !named(path.local_ddr)) continue;
-      if (hardware_.remote_ddr && !named(path.remote_ddr)) continue;
-      crossing[l].read_bytes += least.read_bytes_per_s;
-      crossing[l].write_bytes += least.write_bytes_per_s;
+      const SharedLink& link = hardware_.links[l];
+      if (hardware_.local_ddr && !names(path.local_ddr, link)) continue;
+      if (hardware_.remote_ddr && !names(path.remote_ddr, link)) continue;
+      crossing[l].read_bytes += least.read_bytes;
+      crossing[l].write_bytes += least.write_bytes;
     }
   }
   for (std::size_t l = 0; l < crossing.size(); ++l) {

@@ -87,7 +87,7 @@ Hardware for_one(const Hardware& hardware, std::size_t rank, const std::vector<L
   return out;
 }
 
-LinkShare least_bytes(const Graph& graph, const schedule::Schedule& schedule) {
+LinkBytes least_bytes(const Graph& graph, const schedule::Schedule& schedule) {
   const auto of = [&](const Graph& steps) {
     const Lifetimes life = lifetimes_of(steps, 1);
     return least_traffic(life, steps, excess_of(life, steps, schedule.device_budget_bytes));

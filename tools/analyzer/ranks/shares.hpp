@@ -7,6 +7,7 @@
 #include "common/model/graph.hpp"
 #include "common/model/hardware.hpp"
 #include "common/schedule/schedule.hpp"
+#include "tools/simulator/simulate_ranks.hpp"
 
 namespace ho::analyzer {
 
@@ -39,6 +40,6 @@ struct LinkShare {
 
 /// The bytes that any plan of a step must fetch to the device and write back from it, in the
 /// graph's order or that of `schedule`, whichever needs less.
-[[nodiscard]] LinkShare least_bytes(const Graph& graph, const schedule::Schedule& schedule);
+[[nodiscard]] LinkBytes least_bytes(const Graph& graph, const schedule::Schedule& schedule);
 
 }  // namespace ho::analyzer
