@@ -15,8 +15,7 @@ std::optional<std::uint64_t> step_of(const schedule::Schedule& plan, const Hardw
   return run->step_ns;
 }
 
-}  // namespace
-
+/// One point of a sweep; `hardware` is without the bandwidth factor.
 Result<SweepPoint> sweep_point(const Graph& graph, const Hardware& hardware,
                                std::uint64_t budget_bytes, double bandwidth) {
   SweepPoint point;
@@ -40,11 +39,20 @@ Result<SweepPoint> sweep_point(const Graph& graph, const Hardware& hardware,
   return point;
 }
 
-Sweep empty_sweep(const Graph& graph) {
-  Sweep out;
-  out.graph = graph.name;
-  out.peak_unmanaged_bytes = peak_unmanaged_bytes(graph);
-  out.compute_ns = compute_ns(graph);
+}  // namespace
+
+Result<Sweep> sweep(const Graph& graph, const Hardware& hardware, const SweepAxes& axes,
+                    const std::function<void(std::size_t, std::size_t)>& progress) {
+  Sweep out{graph.name, peak_unmanaged_bytes(graph), compute_ns(graph), {}};
+  const std::size_t all = axes.bandwidth.size() * axes.budget_bytes.size();
+  for (const double bandwidth : axes.bandwidth) {
+    for (const std::uint64_t budget_bytes : axes.budget_bytes) {
+      auto point = sweep_point(graph, hardware, budget_bytes, bandwidth);
+      if (!point) return point.error();
+      out.points.push_back(*point);
+      progress(out.points.size(), all);
+    }
+  }
   return out;
 }
 

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -43,35 +45,12 @@ struct Sweep {
 /// Plans the graph for every point, and runs the other policies on the same links and budget. Calls
 /// `progress(done, all)` after each point. Otherwise pure; deterministic. @return the planner's
 /// error if the graph or the hardware is invalid.
-template <typename Progress>
 [[nodiscard]] Result<Sweep> sweep(const Graph& graph, const Hardware& hardware,
-                                  const SweepAxes& axes, Progress&& progress);
-
-/// One point of a sweep; `hardware` is without the bandwidth factor.
-[[nodiscard]] Result<SweepPoint> sweep_point(const Graph& graph, const Hardware& hardware,
-                                             std::uint64_t budget_bytes, double bandwidth);
-
-/// A sweep without points.
-[[nodiscard]] Sweep empty_sweep(const Graph& graph);
+                                  const SweepAxes& axes,
+                                  const std::function<void(std::size_t, std::size_t)>& progress);
 
 /// Renders a self-contained page: step time over memory for each bandwidth, with the lower bound
 /// and the other policies, and the same as a table. Names are escaped.
 [[nodiscard]] std::string render_sweep(const Sweep& sweep);
-
-template <typename Progress>
-Result<Sweep> sweep(const Graph& graph, const Hardware& hardware, const SweepAxes& axes,
-                    Progress&& progress) {
-  Sweep out = empty_sweep(graph);
-  const std::size_t all = axes.bandwidth.size() * axes.budget_bytes.size();
-  for (const double bandwidth : axes.bandwidth) {
-    for (const std::uint64_t budget_bytes : axes.budget_bytes) {
-      auto point = sweep_point(graph, hardware, budget_bytes, bandwidth);
-      if (!point) return point.error();
-      out.points.push_back(*point);
-      progress(out.points.size(), all);
-    }
-  }
-  return out;
-}
 
 }  // namespace ho::analyzer
