@@ -15,6 +15,19 @@ Error pool_error(ho_status status, std::string_view what) {
   return Error(static_cast<Errc>(status), std::string(what) + ": " + ho_last_error());
 }
 
+Result<OpenPool> connect_pool(const Connection& to) {
+  ho_connect_options options{};
+  options.struct_bytes = sizeof options;
+  options.pool = to.pool.c_str();
+  options.name = to.name.c_str();
+  options.transport = to.transport.c_str();
+  options.tls = to.tls.c_str();
+  ho_pool* pool = nullptr;
+  const ho_status status = ho_connect(&options, &pool);
+  if (status != HO_OK) return Error(static_cast<Errc>(status), ho_last_error());
+  return OpenPool(pool, ho_disconnect);
+}
+
 namespace {
 
 constexpr std::uint64_t kLargeBytes = 4 * kMiB;

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -16,6 +17,17 @@ namespace ho::bench {
 
 /// A failed call of the library on this thread, with its words.
 [[nodiscard]] Error pool_error(ho_status status, std::string_view what);
+
+using OpenPool = std::unique_ptr<ho_pool, ho_status (*)(ho_pool*)>;
+/// As in ho_connect_options.
+struct Connection {
+  std::string pool;
+  std::string name;
+  std::string transport = "auto";
+  std::string tls = "";
+};
+/// @return what ho_connect() returned
+[[nodiscard]] Result<OpenPool> connect_pool(const Connection& to);
 
 struct ProfileOptions {
   std::string name = "measured";

@@ -1,5 +1,3 @@
-#include <hyperoffload/hyperoffload.h>
-
 #include <memory>
 #include <string>
 
@@ -9,6 +7,7 @@
 #include "tools/bench/environment.hpp"
 #include "tools/bench/own_daemon.hpp"
 #include "tools/bench/pool/blocks_bench.hpp"
+#include "tools/bench/pool/profile.hpp"
 #include "tools/hyperoffload/pool/pool_command.hpp"
 
 namespace ho::cli {
@@ -81,25 +80,17 @@ std::string to_text(const BenchBlocksArguments& arguments, const BenchBlocksMeas
 
 Result<BenchBlocksMeasured> measure(const BenchBlocksArguments& arguments,
                                     const std::string& address) {
-  ho_connect_options connect{};
-  connect.struct_bytes = sizeof connect;
-  connect.pool = address.c_str();
-  connect.name = "hyperoffload bench blocks";
-  connect.transport = arguments.transport.c_str();
-  connect.tls = arguments.tls.c_str();
-  ho_pool* pool = nullptr;
-  if (const ho_status status = ho_connect(&connect, &pool); status != HO_OK) {
-    return Error(static_cast<Errc>(status), ho_last_error());
-  }
+  const auto pool = bench::connect_pool(
+      {address, "hyperoffload bench blocks", arguments.transport, arguments.tls});
+  if (!pool) return pool.error();
   bench::BlocksBenchOptions options;
   options.direction = arguments.op == "get" ? bench::Direction::kGet : bench::Direction::kPut;
   options.block_bytes = arguments.size;
   options.batch = arguments.batch;
   options.inflight = arguments.inflight;
   options.time = arguments.seconds;
-  auto blocks = bench::bench_blocks(pool, options);
-  auto exists = blocks ? bench::bench_exists(pool, kExistsKeys) : blocks.error();
-  ho_disconnect(pool);
+  auto blocks = bench::bench_blocks(pool->get(), options);
+  auto exists = blocks ? bench::bench_exists(pool->get(), kExistsKeys) : blocks.error();
   if (!exists) return exists.error();
   return BenchBlocksMeasured{std::move(*blocks), *exists};
 }

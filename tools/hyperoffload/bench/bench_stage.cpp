@@ -1,5 +1,3 @@
-#include <hyperoffload/hyperoffload.h>
-
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -11,6 +9,7 @@
 #include "tools/bench/environment.hpp"
 #include "tools/bench/leftover.hpp"
 #include "tools/bench/own_daemon.hpp"
+#include "tools/bench/pool/profile.hpp"
 #include "tools/bench/pool/stage_bench.hpp"
 #include "tools/hyperoffload/command.hpp"
 
@@ -84,22 +83,14 @@ int run_bench_stage(Console& console, const BenchStageArguments& arguments) {
   daemon_options.flash_path = path;
   const auto daemon = bench::OwnDaemon::start(daemon_options);
   if (!daemon) return console.complain(daemon.error(), kExitPoolFailed);
-  const std::string address = (*daemon)->address();
-  ho_connect_options connect{};
-  connect.struct_bytes = sizeof connect;
-  connect.pool = address.c_str();
-  connect.name = "hyperoffload bench stage";
-  ho_pool* pool = nullptr;
-  if (const ho_status status = ho_connect(&connect, &pool); status != HO_OK) {
-    return console.complain(Error(static_cast<Errc>(status), ho_last_error()), kExitPoolFailed);
-  }
+  const auto pool = bench::connect_pool({(*daemon)->address(), "hyperoffload bench stage"});
+  if (!pool) return console.complain(pool.error(), kExitPoolFailed);
   bench::StageBenchOptions options;
   options.total_bytes = arguments.size;
   options.chunk_bytes = kChunkBytes;
   options.inflight = kInflight;
   options.rounds = arguments.rounds;
-  const auto result = bench::bench_stage(pool, options);
-  ho_disconnect(pool);
+  const auto result = bench::bench_stage(pool->get(), options);
   if (!result) return console.complain(result.error(), kExitPoolFailed);
   console.print(console.json() ? to_json(options, *result)
                                : to_text(options, *result, console.format()));

@@ -1,5 +1,3 @@
-#include <hyperoffload/hyperoffload.h>
-
 #include <map>
 #include <string>
 
@@ -8,6 +6,7 @@
 #include "common/cli/layout.hpp"
 #include "tools/bench/environment.hpp"
 #include "tools/bench/pool/pool_bench.hpp"
+#include "tools/bench/pool/profile.hpp"
 #include "tools/bench/transport/transport_bench.hpp"
 #include "tools/hyperoffload/bench/figures.hpp"
 #include "tools/hyperoffload/pool/pool_command.hpp"
@@ -101,18 +100,11 @@ Result<bench::TransportBenchResult> run_on_pool(const BenchTransportArguments& a
                                                 const bench::TransportBenchOptions& options) {
   auto rivals = bench::make_network_rivals(options.driver, options.shape);
   if (!rivals) return rivals.error();
-  ho_connect_options connect{};
-  connect.struct_bytes = sizeof connect;
-  connect.pool = arguments.pool.c_str();
-  connect.name = "hyperoffload bench transport";
-  connect.transport = arguments.transport.c_str();
-  connect.tls = arguments.tls.c_str();
-  ho_pool* pool = nullptr;
-  if (const ho_status status = ho_connect(&connect, &pool); status != HO_OK) {
-    return Error(static_cast<Errc>(status), ho_last_error());
-  }
-  auto result = bench::bench_pool(pool, options.shape, std::move(rivals->limits), options.time);
-  ho_disconnect(pool);
+  const auto pool = bench::connect_pool(
+      {arguments.pool, "hyperoffload bench transport", arguments.transport, arguments.tls});
+  if (!pool) return pool.error();
+  auto result =
+      bench::bench_pool(pool->get(), options.shape, std::move(rivals->limits), options.time);
   if (!result) return result.error();
   result->beside.insert(result->beside.end(), rivals->absent.begin(), rivals->absent.end());
   return result;

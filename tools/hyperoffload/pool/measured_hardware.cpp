@@ -2,39 +2,23 @@
 
 #include <hyperoffload/hyperoffload.h>
 
-#include <memory>
-
 #include "tools/bench/environment.hpp"
 #include "tools/bench/pool/profile.hpp"
 #include "tools/hyperoffload/pool/pool_view.hpp"
 
 namespace ho::cli {
-namespace {
-
-Error last_error(ho_status status) { return Error(static_cast<Errc>(status), ho_last_error()); }
-
-}  // namespace
-
 Result<Hardware> measured_hardware(Console& console, const PoolOptions& pool,
                                    const MeasureOptions& options) {
   // A pool that does not answer fails within the timeout.
   const auto answering = open_pool(pool, SteadyClock().now() + pool.timeout);
   if (!answering) return answering.error();
-  ho_connect_options connect{};
-  connect.struct_bytes = sizeof connect;
-  connect.pool = pool.pool.c_str();
-  connect.name = "hyperoffload, measuring links";
-  connect.transport = options.transport.c_str();
-  connect.tls = pool.tls.c_str();
-  ho_pool* opened = nullptr;
-  if (const ho_status status = ho_connect(&connect, &opened); status != HO_OK) {
-    return last_error(status);
-  }
-  const std::unique_ptr<ho_pool, ho_status (*)(ho_pool*)> job(opened, ho_disconnect);
+  const auto job = bench::connect_pool(
+      {pool.pool, "hyperoffload, measuring links", options.transport, pool.tls});
+  if (!job) return job.error();
   ho_pool_room room{};
   room.struct_bytes = sizeof room;
-  if (const ho_status status = ho_pool_get_room(job.get(), HO_ALL_NODES, &room); status != HO_OK) {
-    return last_error(status);
+  if (const ho_status status = ho_pool_get_room(job->get(), HO_ALL_NODES, &room); status != HO_OK) {
+    return Error(static_cast<Errc>(status), ho_last_error());
   }
   bench::ProfileOptions wanted;
   wanted.name = bench::machine_class();
@@ -44,7 +28,7 @@ Result<Hardware> measured_hardware(Console& console, const PoolOptions& pool,
     console.note("flash is not measured: " + why.message());
   };
   wanted.time = options.time;
-  auto hardware = bench::measure_profile(job.get(), wanted);
+  auto hardware = bench::measure_profile(job->get(), wanted);
   if (hardware) hardware->failure_domains = room.failure_domains;
   return hardware;
 }
