@@ -12,6 +12,7 @@
 #include "proto/files/convert.hpp"
 #include "tools/compare/compare.hpp"
 #include "tools/compare/compare_generation.hpp"
+#include "tools/examples/gpt/generation_arguments.hpp"
 #include "tools/examples/gpt/kernels.hpp"
 
 namespace {
@@ -19,14 +20,12 @@ namespace {
 using namespace ho;
 using namespace ho::gpt;
 
-struct Arguments {
+struct Arguments : PoolAddress {
   ModelOptions model;
   std::uint32_t steps = 10;
   std::string device_memory = "60%";
   std::string ddr_memory;
   std::string policy = "planned";
-  std::string transport = "auto";
-  std::string pool = "unix:/run/hyperoffload/control.sock";
   std::string emit_graph;
   std::string text = "/usr/share/common-licenses/GPL-3";
   double link_bytes_per_s = 0;
@@ -34,19 +33,9 @@ struct Arguments {
 };
 
 void add_job_options(CLI::App& app, Arguments& a) {
-  const auto add = [&app](const char* name, auto& into, const char* help) {
-    return app.add_option(name, into, help)->capture_default_str();
-  };
-  add("--layers", a.model.layers, "Transformer layers");
-  add("--dim", a.model.dim, "Width of the residual stream");
-  add("--heads", a.model.heads, "Attention heads");
-  add("--seq", a.model.seq, "Tokens per sequence");
-  add("--batch", a.model.batch, "Sequences per step");
-  cli::add_count(app, "--seed", a.model.seed, "Seed of weights and batches", {0, UINT64_MAX});
-  add("--text", a.text, "File whose bytes are learnt");
-  add("--transport", a.transport, "Driver to the pool")
-      ->check(CLI::IsMember({"auto", "local", "ucx", "ofi", "tcp"}));
-  add("--pool", a.pool, "Control address of a daemon")->envname("HYPEROFFLOAD_POOL");
+  add_model(app, a.model);
+  app.add_option("--text", a.text, "File whose bytes are learnt")->capture_default_str();
+  add_pool_address(app, a);
 }
 
 void add_all_options(CLI::App& app, Arguments& a) {
@@ -162,13 +151,11 @@ int run_one(cli::Console& console, const Arguments& arguments, Workbench& bench)
 }
 
 /// The command that generates in all ways; its arguments are its own.
-struct GenerateArguments {
+struct GenerateArguments : PoolAddress {
   GenerationArguments job;
   std::optional<cli::MemorySize> device_memory = cli::MemorySize{std::nullopt, 60};
   double link_bytes_per_s = 0;
   std::uint32_t rounds = 3;
-  std::string transport = "auto";
-  std::string pool = "unix:/run/hyperoffload/control.sock";
 };
 
 int run_generate(cli::Console& console, const GenerateArguments& arguments) {
@@ -194,13 +181,8 @@ void add_generate(cli::Program& program, GenerateArguments& a) {
   cli::add_memory(app, "--device-memory", a.device_memory, "Or a share of the resident run's");
   cli::add_rate(app, "--link", a.link_bytes_per_s, "Limit of the link to the pool, each way",
                 {1e6, 1e12});
-  const auto add = [&app](const char* name, auto& into, const char* help) {
-    return app.add_option(name, into, help)->capture_default_str();
-  };
-  add("--rounds", a.rounds, "Times that each way generates")->check(CLI::Range(1U, 10000U));
-  add("--transport", a.transport, "Driver to the pool")
-      ->check(CLI::IsMember({"auto", "local", "ucx", "ofi", "tcp"}));
-  add("--pool", a.pool, "Control address of a daemon")->envname("HYPEROFFLOAD_POOL");
+  cli::add_count(app, "--rounds", a.rounds, "Times that each way generates", {1, 10000});
+  add_pool_address(app, a);
   cli::set_manual(app, {"",
                         {"hyperoffload-compare generate --prompts texts --device-memory 25%"},
                         {{cli::kExitDone, "compared"},

@@ -12,15 +12,14 @@
 #include "common/cli/program.hpp"
 #include "common/cli/values.hpp"
 #include "common/model/hardware.hpp"
+#include "tools/examples/gpt/generation_arguments.hpp"
 
 namespace ho::gpt {
 
 /// Options of both commands about the pool and the device.
-struct PoolArguments {
+struct PoolArguments : PoolAddress {
   std::optional<cli::MemorySize> device_memory = cli::MemorySize{std::nullopt, 60};
   double link_bytes_per_s = 0;
-  std::string transport = "auto";
-  std::string pool = "unix:/run/hyperoffload/control.sock";
   std::string tls;
   Duration wait{};                  ///< for memory that other jobs hold
   std::vector<std::string> copies;  ///< homes on different nodes, as analyzer::parse_copies reads

@@ -31,6 +31,26 @@ Result<std::vector<Prompt>> read_prompts(const GenerationArguments& arguments) {
 
 }  // namespace
 
+void add_model(CLI::App& app, ModelOptions& into) {
+  const auto add = [&app](const char* name, auto& value, const char* help) {
+    app.add_option(name, value, help)->capture_default_str();
+  };
+  add("--layers", into.layers, "Transformer layers");
+  add("--dim", into.dim, "Width of the residual stream");
+  add("--heads", into.heads, "Attention heads");
+  add("--seq", into.seq, "Tokens per sequence");
+  add("--batch", into.batch, "Sequences per step");
+  cli::add_count(app, "--seed", into.seed, "Seed of weights and batches", {0, UINT64_MAX});
+}
+
+void add_pool_address(CLI::App& app, PoolAddress& into) {
+  cli::add_choice(app, "--transport", into.transport, "Driver to the pool",
+                  {"auto", "local", "ucx", "ofi", "tcp"});
+  app.add_option("--pool", into.pool, "Control address of a daemon")
+      ->envname("HYPEROFFLOAD_POOL")
+      ->capture_default_str();
+}
+
 void add_generation(CLI::App& app, GenerationArguments& a) {
   const auto add = [&app](const char* name, auto& into, const char* help) {
     return app.add_option(name, into, help)->capture_default_str();

@@ -6,8 +6,19 @@
 
 #include "common/base/result.hpp"
 #include "tools/examples/gpt/generation.hpp"
+#include "tools/examples/gpt/model.hpp"
 
 namespace ho::gpt {
+
+/// The shape of a training step. `into` outlives the parser, as below.
+void add_model(CLI::App& app, ModelOptions& into);
+
+/// How a job reaches its pool.
+struct PoolAddress {
+  std::string transport = "auto";
+  std::string pool = "unix:/run/hyperoffload/control.sock";
+};
+void add_pool_address(CLI::App& app, PoolAddress& into);
 
 /// The options of a job that generates text.
 struct GenerationArguments {
@@ -15,7 +26,6 @@ struct GenerationArguments {
   std::vector<std::string> prompts;
   std::string prompts_file;
 };
-/// `into` outlives the parser.
 void add_generation(CLI::App& app, GenerationArguments& into);
 
 struct GenerationJob {

@@ -25,17 +25,12 @@ cli::Exit exit_of(Errc code) {
 bool stop_requested() { return cli::stop_flag(); }
 
 void add_pool(CLI::App& app, PoolArguments& into) {
-  const auto add = [&app](const char* name, auto& value, const char* help) {
-    return app.add_option(name, value, help)->capture_default_str();
-  };
   cli::add_memory(app, "--device-memory", into.device_memory,
                   "Or a share of the unmanaged peak (default: 60%)");
   cli::add_rate(app, "--link", into.link_bytes_per_s, "Limit of the link to the pool, each way",
                 {1e6, 1e12});
-  add("--transport", into.transport, "Driver to the pool")
-      ->check(CLI::IsMember({"auto", "local", "ucx", "ofi", "tcp"}));
-  add("--pool", into.pool, "Control address of a daemon")->envname("HYPEROFFLOAD_POOL");
-  add("--tls", into.tls, "Over TCP, the folder of node.crt, node.key and ca.crt")
+  add_pool_address(app, into);
+  app.add_option("--tls", into.tls, "Over TCP, the folder of node.crt, node.key and ca.crt")
       ->envname("HYPEROFFLOAD_TLS");
   cli::add_time(app, "--wait", into.wait,
                 "How long to wait for memory that other jobs hold (default: not at all)",

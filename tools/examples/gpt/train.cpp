@@ -28,17 +28,9 @@ struct TrainArguments {
 };
 
 void add_options(CLI::App& app, TrainArguments& a) {
-  const auto add = [&app](const char* name, auto& into, const char* help) {
-    return app.add_option(name, into, help)->capture_default_str();
-  };
-  add("--layers", a.model.layers, "Transformer layers");
-  add("--dim", a.model.dim, "Width of the residual stream");
-  add("--heads", a.model.heads, "Attention heads");
-  add("--seq", a.model.seq, "Tokens per sequence");
-  add("--batch", a.model.batch, "Sequences per step");
-  cli::add_count(app, "--seed", a.model.seed, "Seed of weights and batches", {0, UINT64_MAX});
-  add("--steps", a.steps, "Training steps")->check(CLI::Range(1U, 1000000U));
-  add("--text", a.text, "File whose bytes are learnt");
+  add_model(app, a.model);
+  cli::add_count(app, "--steps", a.steps, "Training steps", {1, 1000000});
+  app.add_option("--text", a.text, "File whose bytes are learnt")->capture_default_str();
   add_pool(app, a.pool);
   app.add_option("--emit-graph", a.emit_graph, "Write the graph with measured durations here");
 }
