@@ -69,13 +69,9 @@ std::string infeasible_json(const AnalyzeAnswer& answer, const analyzer::Infeasi
   JsonWriter json;
   json.begin_object();
   write_common(json, answer);
-  json.key("infeasible")
-      .begin_object()
-      .field("op", infeasible.op_id)
-      .field("op_name", infeasible.op_name)
-      .field("tier", infeasible.tier)
-      .field("needs_bytes", infeasible.needs_bytes)
-      .field("planned", infeasible.proof == analyzer::Infeasible::Proof::kPlanned)
+  json.key("infeasible").begin_object();
+  write_no_room(json, infeasible);
+  json.field("planned", infeasible.proof == analyzer::Infeasible::Proof::kPlanned)
       .key("also")
       .begin_array();
   for (const auto& need : infeasible.also) {
@@ -180,21 +176,24 @@ std::string plan_text(const AnalyzeAnswer& answer, const schedule::Schedule& pla
   return facts.add("written", out).text(format);
 }
 
-std::string what_needs(const analyzer::Infeasible& why, const std::string& step) {
-  if (why.tier != "device") return step;
-  return "op " + (why.op_name.empty() ? std::to_string(why.op_id) : why.op_name);
+Error no_room(const analyzer::Infeasible& why, const std::string& step) {
+  const std::string op = why.op_name.empty() ? std::to_string(why.op_id) : why.op_name;
+  return Error(Errc::kExhausted, "the " + why.tier + " cannot hold it: " +
+                                     (why.tier == "device" ? "op " + op : step) + " needs " +
+                                     format_bytes(why.needs_bytes) + " (" +
+                                     std::to_string(why.needs_bytes) + " bytes)");
+}
+
+void write_no_room(JsonWriter& json, const analyzer::Infeasible& why) {
+  json.field("op", why.op_id).field("op_name", why.op_name);
+  json.field("tier", why.tier).field("needs_bytes", why.needs_bytes);
 }
 
 int answer_infeasible(Console& console, const AnalyzeAnswer& answer, const Hardware& hardware,
                       const analyzer::Infeasible& infeasible) {
   const std::string help = advice(answer, hardware, infeasible);
   if (console.json()) console.print(infeasible_json(answer, infeasible, help));
-  const std::string what = what_needs(infeasible, "the step");
-  console.complain(
-      Error(Errc::kExhausted, "the " + infeasible.tier + " cannot hold it: " + what + " needs " +
-                                  format_bytes(infeasible.needs_bytes) + " (" +
-                                  std::to_string(infeasible.needs_bytes) + " bytes)"),
-      kExitInfeasible);
+  console.complain(no_room(infeasible, "the step"), kExitInfeasible);
   console.note("What would help: " + help + ".");
   return kExitInfeasible;
 }

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string>
 
+#include "common/base/error.hpp"
+#include "common/base/json.hpp"
 #include "common/cli/console.hpp"
 #include "common/model/graph.hpp"
 #include "common/model/hardware.hpp"
@@ -30,8 +32,10 @@ struct AnalyzeAnswer {
                                     const analyzer::OrderGains& order, const std::string& out,
                                     Format format);
 
-/// What needs the bytes that are lacking: an op, or `step` for homes, which last the whole step.
-[[nodiscard]] std::string what_needs(const analyzer::Infeasible& why, const std::string& step);
+/// Which tier lacks room for what: an op, or `step` for homes, which last the whole step.
+[[nodiscard]] Error no_room(const analyzer::Infeasible& why, const std::string& step);
+/// The same, as fields of an object.
+void write_no_room(JsonWriter& json, const analyzer::Infeasible& why);
 
 /// Says why there is no plan, and what would help. @return the exit code.
 int answer_infeasible(Console& console, const AnalyzeAnswer& answer, const Hardware& hardware,

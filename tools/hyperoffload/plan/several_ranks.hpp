@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "common/base/json.hpp"
-#include "common/base/units.hpp"
 #include "tools/analyzer/analyzer.hpp"
 #include "tools/hyperoffload/command.hpp"
 #include "tools/hyperoffload/plan/analyze_answer.hpp"
@@ -61,31 +60,18 @@ int answer_infeasible(Console& console, const char* field, const Who& who,
                       const analyzer::Infeasible& why) {
   if (console.json()) {
     JsonWriter json;
-    json.begin_object()
-        .key("infeasible")
-        .begin_object()
-        .field(field, who)
-        .field("op", why.op_id)
-        .field("op_name", why.op_name)
-        .field("tier", why.tier)
-        .field("needs_bytes", why.needs_bytes)
-        .end()
-        .end();
+    json.begin_object().key("infeasible").begin_object().field(field, who);
+    write_no_room(json, why);
+    json.end().end();
     console.print(std::move(json).text());
   }
-  std::string name;
+  std::string name = field + std::string(" ");
   if constexpr (std::is_integral_v<Who>) {
-    name = std::to_string(who);
+    name += std::to_string(who);
   } else {
-    name = who;
+    name += who;
   }
-  const std::string what = what_needs(why, "its step");
-  console.complain(Error(Errc::kExhausted, std::string(field) + " " + name + ": the " + why.tier +
-                                               " cannot hold it: " + what + " needs " +
-                                               format_bytes(why.needs_bytes) + " (" +
-                                               std::to_string(why.needs_bytes) + " bytes)"),
-                   kExitInfeasible);
-  return kExitInfeasible;
+  return console.complain(no_room(why, "its step").at(name), kExitInfeasible);
 }
 
 }  // namespace ho::cli

@@ -194,12 +194,9 @@ int run_events(Console& console, const EventsOptions& options) {
   for (const auto& one : answers) {
     if (one.answer) {
       lost += one.answer->page.lost;
-      continue;
+    } else {
+      exit_code = complain_about_node(console, one.node, one.answer.error());
     }
-    exit_code =
-        console.complain(one.answer.error().at("node " + std::to_string(one.node.node.value()) +
-                                               " (" + one.node.name + ")"),
-                         kExitNo);
   }
   console.print(console.json() ? to_json(rows, lost) : to_table(rows, console.format()));
   return exit_code;

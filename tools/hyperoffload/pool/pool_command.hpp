@@ -85,6 +85,9 @@ std::vector<std::string> notes_on_names(const std::vector<NodeAnswer<Answer>>& a
 /// Says why a pool cannot be used. @return kExitBadInput if its address cannot be parsed.
 int complain_about_pool(Console& console, const Error& error);
 
+/// Says why a node did not answer. @return kExitNo.
+int complain_about_node(Console& console, const NodeInfo& node, const Error& error);
+
 /// Options of a command that shows a table.
 struct TableOptions : PoolOptions {
   bool watch = false;
@@ -114,11 +117,7 @@ int run_command(Console& console, const PoolCommand<Answer>& command, const Tabl
   for (const std::string& note : notes_on_names(answers)) console.note(note);
   int exit_code = kExitDone;
   for (const auto& one : answers) {
-    if (one.answer) continue;
-    exit_code =
-        console.complain(one.answer.error().at("node " + std::to_string(one.node.node.value()) +
-                                               " (" + one.node.name + ")"),
-                         kExitNo);
+    if (!one.answer) exit_code = complain_about_node(console, one.node, one.answer.error());
   }
   return exit_code;
 }

@@ -246,6 +246,11 @@ int complain_about_pool(Console& console, const Error& error) {
   return console.complain(error, misspelt ? kExitBadInput : kExitPoolFailed);
 }
 
+int complain_about_node(Console& console, const NodeInfo& node, const Error& error) {
+  const std::string name = "node " + std::to_string(node.node.value()) + " (" + node.name + ")";
+  return console.complain(error.at(name), kExitNo);
+}
+
 void add_tls(CLI::App& command, std::string& into) {
   command
       .add_option("--tls", into,

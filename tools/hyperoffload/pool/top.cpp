@@ -243,10 +243,7 @@ int run_top(Console& console, const TopOptions& options) {
     const auto rows = rows_of(before, now);
     console.print(console.json() ? to_json(rows) : to_table(rows, console.format()));
     for (const NodeRow& row : rows) {
-      if (!row.error) continue;
-      exit_code = console.complain(row.error->at("node " + std::to_string(row.node.node.value()) +
-                                                 " (" + row.node.name + ")"),
-                                   kExitNo);
+      if (row.error) exit_code = complain_about_node(console, row.node, *row.error);
     }
     if (!console.flush()) return exit_code;  // Program says why
     before = std::move(now);
