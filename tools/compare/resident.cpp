@@ -2,71 +2,32 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 
 #include "common/base/check.hpp"
 #include "common/base/units.hpp"
+#include "tools/analyzer/packing/budget.hpp"
+#include "tools/analyzer/packing/instance.hpp"
+#include "tools/analyzer/packing/solve.hpp"
+#include "tools/analyzer/problem/liveness.hpp"
 
 namespace ho::gpt {
-namespace {
-
-/// Ops [first, last] during which a storage's bytes are taken.
-struct Life {
-  std::size_t first = SIZE_MAX;
-  std::size_t last = 0;
-};
-
-std::vector<Life> lives_of(const Graph& graph) {
-  std::vector<Life> lives(graph.storages.size());
-  for (std::size_t o = 0; o < graph.ops.size(); ++o) {
-    for (const auto* list : {&graph.ops[o].reads, &graph.ops[o].writes}) {
-      for (const StorageIndex s : *list) {
-        Life& life = lives[s.value()];
-        life.first = std::min(life.first, o);
-        life.last = std::max(life.last, o);
-      }
-    }
-  }
-  for (std::size_t s = 0; s < lives.size(); ++s) {
-    const Storage& about = graph.storages[s];
-    if (about.persistent || about.kind == StorageKind::kInput) lives[s].first = 0;
-    if (about.persistent) lives[s].last = graph.ops.size();
-  }
-  return lives;
-}
-
-}  // namespace
 
 Layout pack_resident(const Graph& graph) {
-  const std::vector<Life> lives = lives_of(graph);
-  std::vector<std::size_t> order(graph.storages.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    const Storage& x = graph.storages[a];
-    const Storage& y = graph.storages[b];
-    if (x.persistent != y.persistent) return x.persistent;  // no holes below those that stay
-    return x.bytes > y.bytes;
-  });
-  Layout layout;
-  layout.offset_bytes.assign(graph.storages.size(), 0);
-  std::vector<std::size_t> placed;  // by offset
-  for (const std::size_t s : order) {
-    const std::uint64_t bytes = align_up(graph.storages[s].bytes, 64);
-    std::uint64_t at = 0;
-    for (const std::size_t other : placed) {
-      if (lives[other].first > lives[s].last || lives[s].first > lives[other].last) continue;
-      const std::uint64_t begin = layout.offset_bytes[other];
-      if (begin >= at + bytes) break;
-      at = std::max(at, begin + align_up(graph.storages[other].bytes, 64));
-    }
-    layout.offset_bytes[s] = at;
-    layout.bytes = std::max(layout.bytes, at + bytes);
-    const auto place = std::upper_bound(
-        placed.begin(), placed.end(), at,
-        [&](std::uint64_t value, std::size_t o) { return value < layout.offset_bytes[o]; });
-    placed.insert(place, s);
+  const std::vector<analyzer::OpSpan> spans = analyzer::spans_of(graph);
+  std::vector<packing::Lifetime> lives;
+  for (std::size_t s = 0; s < spans.size(); ++s) {
+    const Storage& about = graph.storages[s];
+    const bool early = about.persistent || about.kind == StorageKind::kInput;
+    const auto [first, last] = spans[s];
+    lives.push_back(
+        {early ? 0 : std::min(first, last),
+         about.persistent ? static_cast<std::int64_t>(graph.ops.size()) : last + std::int64_t{1},
+         static_cast<std::int64_t>(align_up(about.bytes, 64))});
   }
-  return layout;
+  packing::Budget budget(1'000'000'000);  // about a second
+  const packing::Solution packed = packing::solve(lives, 0, {INT64_MAX, 1.01}, budget);
+  return {{packed.offsets.begin(), packed.offsets.end()},
+          static_cast<std::uint64_t>(packed.height_bytes)};
 }
 
 LargestOp largest_op(const Model& model) {

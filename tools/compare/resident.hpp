@@ -15,7 +15,7 @@ struct Layout {
   std::uint64_t bytes = 0;                  ///< highest end offset
 };
 
-/// Largest first, each at the lowest offset free for its whole life. O(storages^2).
+/// With inputs there from the start of the step.
 [[nodiscard]] Layout pack_resident(const Graph& graph);
 
 /// The largest sum of operand sizes of one op, each rounded up to 64 bytes: no policy can do with
