@@ -15,7 +15,7 @@
 #include "common/cli/values.hpp"
 #include "proto/files/convert.hpp"
 #include "tools/hyperoffload/command.hpp"
-#include "tools/hyperoffload/plan/layout_options.hpp"
+#include "tools/hyperoffload/plan/place/layout_options.hpp"
 
 namespace ho::cli {
 

@@ -1,4 +1,4 @@
-#include "tools/hyperoffload/plan/programs_input.hpp"
+#include "tools/hyperoffload/plan/compile/programs_input.hpp"
 
 #include <algorithm>
 #include <map>

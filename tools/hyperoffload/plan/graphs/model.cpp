@@ -4,8 +4,8 @@
 #include "common/cli/layout.hpp"
 #include "proto/files/convert.hpp"
 #include "tools/hyperoffload/command.hpp"
-#include "tools/hyperoffload/plan/graph_facts.hpp"
-#include "tools/hyperoffload/plan/model_options.hpp"
+#include "tools/hyperoffload/plan/graphs/graph_facts.hpp"
+#include "tools/hyperoffload/plan/graphs/model_options.hpp"
 
 namespace ho::cli {
 

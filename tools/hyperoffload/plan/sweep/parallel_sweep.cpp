@@ -12,7 +12,7 @@
 #include "tools/analyzer/analyzer.hpp"
 #include "tools/analyzer/margin.hpp"
 #include "tools/hyperoffload/command.hpp"
-#include "tools/hyperoffload/plan/model_options.hpp"
+#include "tools/hyperoffload/plan/graphs/model_options.hpp"
 
 namespace ho::cli {
 

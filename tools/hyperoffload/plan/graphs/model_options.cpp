@@ -1,4 +1,4 @@
-#include "tools/hyperoffload/plan/model_options.hpp"
+#include "tools/hyperoffload/plan/graphs/model_options.hpp"
 
 #include <map>
 

@@ -5,7 +5,7 @@
 #include "common/base/json.hpp"
 #include "common/cli/layout.hpp"
 #include "tools/hyperoffload/command.hpp"
-#include "tools/hyperoffload/plan/layout_options.hpp"
+#include "tools/hyperoffload/plan/place/layout_options.hpp"
 
 namespace ho::cli {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "common/cli/console.hpp"
-#include "tools/hyperoffload/plan/model_options.hpp"
+#include "tools/hyperoffload/plan/graphs/model_options.hpp"
 
 namespace ho::cli {
 

@@ -12,8 +12,8 @@
 #include "proto/files/file.hpp"
 #include "tools/analyzer/programs/plan_programs.hpp"
 #include "tools/hyperoffload/command.hpp"
-#include "tools/hyperoffload/plan/programs_input.hpp"
-#include "tools/hyperoffload/plan/several_ranks.hpp"
+#include "tools/hyperoffload/plan/compile/programs_input.hpp"
+#include "tools/hyperoffload/plan/compile/several_ranks.hpp"
 
 namespace ho::cli {
 

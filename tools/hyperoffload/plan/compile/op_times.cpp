@@ -1,4 +1,4 @@
-#include "tools/hyperoffload/plan/op_times.hpp"
+#include "tools/hyperoffload/plan/compile/op_times.hpp"
 
 #include <algorithm>
 #include <cstdint>

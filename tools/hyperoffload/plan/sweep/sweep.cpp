@@ -11,7 +11,7 @@
 #include "tools/analyzer/analyzer.hpp"
 #include "tools/analyzer/margin.hpp"
 #include "tools/hyperoffload/command.hpp"
-#include "tools/hyperoffload/plan/sweep_context.hpp"
+#include "tools/hyperoffload/plan/sweep/sweep_context.hpp"
 #include "tools/report/memory_sweep.hpp"
 
 namespace ho::cli {

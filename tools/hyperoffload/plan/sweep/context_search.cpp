@@ -1,4 +1,4 @@
-#include "tools/hyperoffload/plan/context_search.hpp"
+#include "tools/hyperoffload/plan/sweep/context_search.hpp"
 
 #include <algorithm>
 #include <cstdint>

@@ -1,4 +1,4 @@
-#include "tools/hyperoffload/plan/sweep_context.hpp"
+#include "tools/hyperoffload/plan/sweep/sweep_context.hpp"
 
 #include <utility>
 
@@ -9,7 +9,7 @@
 #include "proto/files/convert.hpp"
 #include "proto/files/file.hpp"
 #include "tools/analyzer/margin.hpp"
-#include "tools/hyperoffload/plan/context_search.hpp"
+#include "tools/hyperoffload/plan/sweep/context_search.hpp"
 #include "tools/report/longest_contexts.hpp"
 
 namespace ho::cli {

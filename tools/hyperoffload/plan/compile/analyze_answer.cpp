@@ -1,4 +1,4 @@
-#include "tools/hyperoffload/plan/analyze_answer.hpp"
+#include "tools/hyperoffload/plan/compile/analyze_answer.hpp"
 
 #include <algorithm>
 #include <utility>

@@ -14,7 +14,7 @@
 #include "tools/analyzer/analyzer.hpp"
 #include "tools/analyzer/ranks/plan_ranks.hpp"
 #include "tools/hyperoffload/command.hpp"
-#include "tools/hyperoffload/plan/several_ranks.hpp"
+#include "tools/hyperoffload/plan/compile/several_ranks.hpp"
 
 namespace ho::cli {
 

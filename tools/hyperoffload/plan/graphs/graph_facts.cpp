@@ -1,4 +1,4 @@
-#include "tools/hyperoffload/plan/graph_facts.hpp"
+#include "tools/hyperoffload/plan/graphs/graph_facts.hpp"
 
 #include <cstdint>
 #include <map>

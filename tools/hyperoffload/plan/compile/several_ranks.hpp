@@ -11,7 +11,7 @@
 #include "common/base/json.hpp"
 #include "tools/analyzer/analyzer.hpp"
 #include "tools/hyperoffload/command.hpp"
-#include "tools/hyperoffload/plan/analyze_answer.hpp"
+#include "tools/hyperoffload/plan/compile/analyze_answer.hpp"
 
 namespace ho::cli {
 

@@ -9,7 +9,7 @@
 #include "proto/files/convert.hpp"
 #include "proto/files/file.hpp"
 #include "tools/hyperoffload/command.hpp"
-#include "tools/hyperoffload/plan/graph_facts.hpp"
+#include "tools/hyperoffload/plan/graphs/graph_facts.hpp"
 #include "tools/importers/bytes/unpack.hpp"
 #include "tools/importers/import.hpp"
 
