@@ -3,15 +3,11 @@
 import math
 import pathlib
 
+from ._library import check_kind
+
 _UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _BYTES_MIN = 1 << 10
 _BYTES_END = 1 << 60  # bounds memory, and bytes that a link carries in a second
-
-
-def check_kind(name, value, kind, words):
-    """Raises TypeError where an argument is not what it has to be. words: how to say that."""
-    if not isinstance(value, kind):
-        raise TypeError(f"{name} is a {type(value).__name__}; give {words}")
 
 
 def check_training(model, optimizer, *, may_lack_optimizer=False):

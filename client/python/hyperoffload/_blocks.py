@@ -14,6 +14,7 @@ import threading
 import time
 
 from . import _library
+from ._library import U32_MAX, number_of, text_of
 
 GET, PUT, EXISTS, REMOVE = range(4)
 OK, NOT_FOUND, ALREADY_EXISTS, EXHAUSTED = 0, 2, 3, 7
@@ -37,20 +38,6 @@ class _Done(ctypes.Structure):
     _fields_ = [("ticket", ctypes.c_uint64), ("index", ctypes.c_uint32), ("status", ctypes.c_int)]
 
 
-def _declare(lib):
-    handle, size, wide = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint64
-    for name, arguments in {
-            "ho_blocks_open": [handle, handle, handle], "ho_blocks_close": [handle],
-            "ho_blocks_submit": [handle, ctypes.c_int, handle, size, handle],
-            "ho_blocks_event_fd": [handle],
-            "ho_blocks_match": [handle, handle, size, handle, handle],
-            "ho_blocks_unpin": [handle, wide]}.items():
-        function = getattr(lib, name)
-        function.argtypes, function.restype = arguments, ctypes.c_int
-    lib.ho_blocks_drain.argtypes = [handle, handle, size]
-    lib.ho_blocks_drain.restype = size
-
-
 def digest(key):
     """What the library knows a key by."""
     if isinstance(key, str):
@@ -58,21 +45,6 @@ def digest(key):
     elif not isinstance(key, (bytes, bytearray, memoryview)):
         raise TypeError(f"a key is a {type(key).__name__}; give a text or bytes")
     return hashlib.blake2b(key, digest_size=32).digest()
-
-
-def _text(name, value):
-    """What C takes for a text, which a NUL would end."""
-    if not isinstance(value, str):
-        raise TypeError(f"{name} is a {type(value).__name__}; give a text")
-    if "\0" in value:
-        raise ValueError(f"{name} has a NUL in it")
-    return value.encode()
-
-
-def _number(name, value):
-    if type(value) is not int or not 0 <= value < 1 << 32:
-        raise ValueError(f"{name} is {value!r}; write a number from 0 to {(1 << 32) - 1}")
-    return value
 
 
 class Blocks:
@@ -91,12 +63,11 @@ class Blocks:
             if secret:
                 raise ValueError("give secret or secret_file, not both")
             secret = pathlib.Path(secret_file).read_text(encoding="utf-8").strip()
-        texts = [_text(*each) for each in (("tenant", tenant), ("secret", secret), ("model", model), ("dtype", dtype),
-                                           ("layout", layout))]
-        options = _Options(ctypes.sizeof(_Options), *texts, _number("rank", rank), _text("salt", salt), None, 0,
-                           _number("deadline_ms", deadline_ms))
+        texts = [text_of(*each) for each in (("tenant", tenant), ("secret", secret), ("model", model), ("dtype", dtype),
+                                             ("layout", layout))]
+        options = _Options(ctypes.sizeof(_Options), *texts, number_of("rank", rank, U32_MAX), text_of("salt", salt),
+                           None, 0, number_of("deadline_ms", deadline_ms, U32_MAX))
         self._lib = _library.library()
-        _declare(self._lib)
         self._lock = threading.RLock()
         self._process = os.getpid()
         self._is_closing, self._closed = False, threading.Event()

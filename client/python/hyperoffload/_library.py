@@ -6,10 +6,13 @@ the loader.
 """
 
 import ctypes
+import operator
 import os
 import pathlib
 import time
+from typing import SupportsIndex
 
+U32_MAX, U64_MAX = 2 ** 32 - 1, 2 ** 64 - 1
 _NAME = "libhyperoffload.so.0"
 _TAKE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64)
 _DROP = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p)
@@ -122,35 +125,41 @@ def _load():
     except OSError as error:
         raise ImportError(f"cannot load {path}: {error}. Install HyperOffload, or set "
                           f"HYPEROFFLOAD_LIBRARY to the path of {_NAME}") from error
-    handle, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint32
-    wide = ctypes.c_uint64
-    for name, arguments in {
-            "ho_connect": [handle, handle], "ho_disconnect": [handle],
-            "ho_allocate_among": [handle, ctypes.c_int, wide, handle], "ho_register": [handle, handle, size],
-            "ho_pool_get_room": [handle, ctypes.c_int, handle],
-            "ho_pool_get_notice": [handle, handle],
-            "ho_unregister": [handle, handle],
-            "ho_get": [handle, handle, wide, handle, size, handle],
-            "ho_put": [handle, handle, wide, handle, size, handle], "ho_wait": [handle, wide],
-            "ho_open": [handle, handle, handle], "ho_load": [handle, handle, size, handle],
-            "ho_unload": [handle], "ho_schedule_info": [handle, size, handle], "ho_sync": [handle], "ho_step_begin": [handle],
-            "ho_before": [handle, number], "ho_after": [handle, number], "ho_step_end": [handle],
-            "ho_leave": [handle], "ho_storage_of": [handle, number, handle],
-            "ho_adopt": [handle, number, handle], "ho_fetch": [handle, number, handle],
-            "ho_evict": [handle, number], "ho_forget": [handle, number], "ho_peek": [handle, number, handle, size], "ho_declare": [handle, handle, wide, handle],
-            "ho_undeclare": [handle, number],
-            "ho_get_storage": [handle, number, handle], "ho_get_counters": [handle, handle],
-            "ho_get_runtime_counters": [handle, handle],
-            "ho_get_timeline": [handle, handle, handle]}.items():
-        function = getattr(library, name)
-        function.argtypes, function.restype = arguments, ctypes.c_int
-    for name in ("ho_free", "ho_close"):
-        getattr(library, name).restype = None
-    library.ho_free.argtypes, library.ho_close.argtypes = [handle, handle], [handle]
-    for name in ("ho_cache_op_count", "ho_position_count"):
-        getattr(library, name).argtypes, getattr(library, name).restype = [handle], number
-    library.ho_last_error.restype = ctypes.c_char_p
-    library.ho_status_name.argtypes, library.ho_status_name.restype = [ctypes.c_int], ctypes.c_char_p
+    handle, size, number, wide = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint32, ctypes.c_uint64
+    text, status = ctypes.c_char_p, ctypes.c_int
+    for result, functions in {
+            status: {
+                "ho_connect": [handle, handle], "ho_disconnect": [handle],
+                "ho_allocate_among": [handle, ctypes.c_int, wide, handle], "ho_register": [handle, handle, size],
+                "ho_pool_get_room": [handle, ctypes.c_int, handle], "ho_pool_get_notice": [handle, handle],
+                "ho_unregister": [handle, handle], "ho_get": [handle, handle, wide, handle, size, handle],
+                "ho_put": [handle, handle, wide, handle, size, handle], "ho_wait": [handle, wide],
+                "ho_open": [handle, handle, handle], "ho_load": [handle, handle, size, handle],
+                "ho_unload": [handle], "ho_schedule_info": [handle, size, handle], "ho_sync": [handle],
+                "ho_step_begin": [handle], "ho_before": [handle, number], "ho_after": [handle, number],
+                "ho_step_end": [handle], "ho_leave": [handle], "ho_storage_of": [handle, number, handle],
+                "ho_adopt": [handle, number, handle], "ho_fetch": [handle, number, handle],
+                "ho_evict": [handle, number], "ho_forget": [handle, number],
+                "ho_peek": [handle, number, handle, size], "ho_declare": [handle, handle, wide, handle],
+                "ho_undeclare": [handle, number], "ho_get_storage": [handle, number, handle],
+                "ho_get_counters": [handle, handle], "ho_get_runtime_counters": [handle, handle],
+                "ho_get_timeline": [handle, handle, handle],
+                "ho_blocks_open": [handle, handle, handle], "ho_blocks_close": [handle],
+                "ho_blocks_submit": [handle, ctypes.c_int, handle, size, handle], "ho_blocks_event_fd": [handle],
+                "ho_blocks_match": [handle, handle, size, handle, handle], "ho_blocks_unpin": [handle, wide],
+                "ho_tile_shape": [text, number, text, handle, number, handle],
+                "ho_publisher_open": [handle, handle, handle, size, handle], "ho_publish": [handle, wide],
+                "ho_subscriber_open": [handle, handle, handle, size, handle],
+                "ho_acquire": [handle, wide, wide, number, handle], "ho_object_read": [handle]},
+            None: {"ho_free": [handle, handle], "ho_close": [handle], "ho_publisher_close": [handle],
+                   "ho_publisher_stop": [handle], "ho_subscriber_close": [handle], "ho_subscriber_stop": [handle],
+                   "ho_object_release": [handle]},
+            number: {"ho_cache_op_count": [handle], "ho_position_count": [handle]},
+            size: {"ho_blocks_drain": [handle, handle, size]},
+            text: {"ho_last_error": [], "ho_status_name": [status], "ho_object_text": [handle]}}.items():
+        for name, arguments in functions.items():
+            function = getattr(library, name)
+            function.argtypes, function.restype = arguments, result
     return library
 
 
@@ -172,7 +181,29 @@ def status_name(status):
 
 def _check(status):
     if status != 0:
-        raise Error(_library.ho_status_name(status).decode(), _library.ho_last_error().decode())
+        raise Error(status_name(status), _library.ho_last_error().decode())
+
+
+def check_kind(name, value, kind, words):
+    """Raises TypeError where an argument is not what it has to be. words: how to say that."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} is a {type(value).__name__}; give {words}")
+
+
+def text_of(name, value):
+    """What C takes for a text, which a NUL would end."""
+    check_kind(name, value, str, "a text")
+    if "\0" in value:
+        raise ValueError(f"{name} has a NUL in it")
+    return value.encode()
+
+
+def number_of(name, value, most=U64_MAX):
+    """ctypes would cut a number that a field has no room for."""
+    check_kind(name, value, SupportsIndex, "a whole number")
+    if not 0 <= operator.index(value) <= most:
+        raise ValueError(f"{name} is {value}; write a number from 0 to {most}")
+    return operator.index(value)
 
 
 def _repair_after_ms():

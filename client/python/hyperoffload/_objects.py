@@ -4,7 +4,6 @@ import contextlib
 import ctypes
 import json
 import math
-import operator
 import os
 import re
 import sys
@@ -14,9 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from . import _layouts, _library
+from ._library import U32_MAX, U64_MAX, number_of, text_of
 
-_U32_MAX = 2 ** 32 - 1
-_U64_MAX = 2 ** 64 - 1
 _PY_BUFFER_WORDS = 16  # a Py_buffer has 10
 # Python acts on a signal, as Ctrl-C, between calls of the library: it waits in parts of this length.
 _WAIT_S = 0.2
@@ -25,22 +23,6 @@ _OWN_ORDER = "@=<" if sys.byteorder == "little" else "@=>!"
 _TYPES = {"?": "bool", "b": "int8", "B": "uint8", "c": "uint8", "h": "int16", "H": "uint16",
           "i": "int32", "q": "int64", "I": "uint32", "Q": "uint64", "e": "float16", "f": "float32",
           "d": "float64", "Zf": "complex64", "Zd": "complex128"}
-
-
-def _number(field, value, most=_U64_MAX):
-    """ctypes would cut a number that a field has no room for."""
-    if not 0 <= operator.index(value) <= most:
-        raise ValueError(f"{field}: {value} is not in 0 .. {most}")
-    return operator.index(value)
-
-
-def _text(field, value):
-    """A C string ends at its first NUL."""
-    if not isinstance(value, str):
-        raise TypeError(f"{field}: a {type(value).__name__} is not a text: {value!r}")
-    if "\0" in value:
-        raise ValueError(f"{field}: {value!r} has a NUL")
-    return value.encode()
 
 
 class _Options(ctypes.Structure):
@@ -55,23 +37,6 @@ class _Tensor(ctypes.Structure):
                 ("shape", ctypes.POINTER(ctypes.c_uint64)), ("dimensions", ctypes.c_uint32),
                 ("element_bytes", ctypes.c_uint32), ("data", ctypes.c_void_p),
                 ("bytes", ctypes.c_uint64)]
-
-
-def _declare(lib):
-    handle, size, wide, number = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint64,
-                                  ctypes.c_uint32)
-    for name, arguments in {
-            "ho_tile_shape": [ctypes.c_char_p, number, ctypes.c_char_p, handle, number, handle],
-            "ho_publisher_open": [handle, handle, handle, size, handle],
-            "ho_publish": [handle, wide],
-            "ho_subscriber_open": [handle, handle, handle, size, handle],
-            "ho_acquire": [handle, wide, wide, number, handle],
-            "ho_object_read": [handle]}.items():
-        function = getattr(lib, name)
-        function.argtypes, function.restype = arguments, ctypes.c_int
-    for name in ("ho_publisher_close", "ho_publisher_stop", "ho_subscriber_close", "ho_subscriber_stop", "ho_object_release"):
-        getattr(lib, name).argtypes, getattr(lib, name).restype = [handle], None
-    lib.ho_object_text.argtypes, lib.ho_object_text.restype = [handle], ctypes.c_char_p
 
 
 class Tile:
@@ -151,10 +116,10 @@ def _take(name, value, writes):
     if not isinstance(value, Tile):
         value = Tile(value, "", tuple(value.shape) if hasattr(value, "data_ptr") else _view_of(name, value).shape)
     keep, found, dtype, element, size, address = _memory_of(name, value.data, writes)
-    sizes = [_number(f"{name}: shape", size) for size in value.shape] or [1]
+    sizes = [number_of(f"{name}: shape", size) for size in value.shape] or [1]
     shape = (ctypes.c_uint64 * len(sizes))(*sizes)
     layout = value.layout if value.shape else ""
-    record = _Tensor(_text("tensor", name), _text(f"{name}: layout", layout), _text(f"{name}: type", dtype),
+    record = _Tensor(text_of(f"tensor {name!r}", name), text_of(f"{name}: layout", layout), text_of(f"{name}: type", dtype),
                      shape, len(shape), element, address if size else None, size)
     return record, found, (shape, keep)
 
@@ -165,7 +130,6 @@ class _Object:
     def __init__(self, pool, name, tensors, mesh, rank, secret, run=0, versions=0, link=0, chunks=0,
                  relay="", exclusive=False):
         self._lib = _library.library()
-        _declare(self._lib)
         self._process, self._is_closing = os.getpid(), False
         # Reentrant: a signal's handler may close what its thread has just called.
         self._in_call, self._ending = threading.RLock(), threading.RLock()
@@ -180,14 +144,14 @@ class _Object:
         rank = rank or 0
         for tensor_name, value in tiles.items():
             record, found, keep = _take(tensor_name, value, self._WRITES)
-            self._check_shape(tensor_name, record, found, _text("mesh", mesh), _number("rank", rank, _U32_MAX))
+            self._check_shape(tensor_name, record, found, text_of("mesh", mesh), number_of("rank", rank, U32_MAX))
             records.append(record)
             self._keep.append(keep)
             if hasattr(keep[1], "data_ptr"):
                 self._tensors.append((tensor_name, keep[1], record.data))
-        options = _Options(ctypes.sizeof(_Options), _text("name", name), _text("secret", secret), _text("mesh", mesh),
-                           _number("rank", rank, _U32_MAX), _number("run", run), _number("versions", versions, _U32_MAX),
-                           _number("link", link), chunks, _text("relay", relay), bool(exclusive))
+        options = _Options(ctypes.sizeof(_Options), text_of("name", name), text_of("secret", secret), text_of("mesh", mesh),
+                           number_of("rank", rank, U32_MAX), number_of("run", run), number_of("versions", versions, U32_MAX),
+                           number_of("link", link), chunks, text_of("relay", relay), bool(exclusive))
         self._own = isinstance(pool, str)
         self._pool = _library.Pool(pool, name) if self._own else pool
         self._handle = ctypes.c_void_p()
@@ -339,7 +303,7 @@ class Publisher(_Object):
         Error "invalid-argument"."""
         self._check_open()
         self._check_places()
-        self._move(self._lib.ho_publish, _number("version", version))
+        self._move(self._lib.ho_publish, number_of("version", version))
 
 
 class Subscriber(_Object):
@@ -359,11 +323,11 @@ class Subscriber(_Object):
                  secret: str = "", link: int = 0, relay: str = "", run: int = 0, versions: int = 2) -> None:
         super().__init__(pool, name, tensors, mesh, rank, secret, run, versions, link, relay=relay)
 
-    def acquire(self, least: int = 0, timeout: float = 0.0, most: int = _U64_MAX) -> int:
+    def acquire(self, least: int = 0, timeout: float = 0.0, most: int = U64_MAX) -> int:
         """Opens the newest complete version between two, waiting `timeout` seconds for one. Returns its
         number. Raises Error: "not-found"; "unavailable" where none is found and some node could not be asked.
         Ctrl-C ends the wait within 0.2 s. A node that does not answer makes both take some seconds more."""
-        least, most = _number("least", least), _number("most", most)
+        least, most = number_of("least", least), number_of("most", most)
         version = ctypes.c_uint64()
         end = time.monotonic() + timeout
         while True:

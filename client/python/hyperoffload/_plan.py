@@ -9,7 +9,7 @@ import torch
 
 from . import _library
 from ._analyze import schedule_of
-from ._arguments import (budget_of, check_hardware, check_kind, check_pool, check_training, copies_of)
+from ._arguments import budget_of, check_hardware, check_pool, check_training, copies_of
 from ._graph import Call, Graph, Managed, Part
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def analyze(graph: Graph, *, device_memory: str | int, pool: str | None = None,
     be met, naming the op; TypeError, ValueError and FileNotFoundError for bad arguments, and where the
     command is missing; RuntimeError where it fails otherwise; Error where the pool fails.
     """
-    check_kind("graph", graph, Graph, "the Graph that record() returned")
+    _library.check_kind("graph", graph, Graph, "the Graph that record() returned")
     check_hardware(hardware)
     if pool is not None:
         check_pool(pool)
