@@ -122,8 +122,13 @@ def mode_of(device, call=None, explain=None, guard=None):
     return Mode(call, explain, guard)
 
 
+def _alone(original, *args, **kwargs):
+    return original(*args, **kwargs)
+
+
 def replace(stack, owner, attribute, around):
-    """Calls `around(original, ...)` in place of a function, until `stack` ends."""
+    """Calls `around(original, ...)` in place of a function, until `stack` ends. Where another wrapper has been put around
+    that, as by a scheduler, both stay, and ours does no more than call the function."""
     original = getattr(owner, attribute)
     had_own = attribute in vars(owner)
 
@@ -137,11 +142,15 @@ def replace(stack, owner, attribute, around):
         return around(original, *args, **kwargs)
 
     def restore():
+        nonlocal around
+        around = _alone
+        if vars(owner).get(attribute) is not ours:
+            return
         if had_own:
             setattr(owner, attribute, original)
         else:
             delattr(owner, attribute)
 
-    is_method = isinstance(owner, torch.optim.Optimizer)
-    setattr(owner, attribute, types.MethodType(method, owner) if is_method else function)
+    ours = types.MethodType(method, owner) if isinstance(owner, torch.optim.Optimizer) else function
+    setattr(owner, attribute, ours)
     stack.callback(restore)

@@ -113,6 +113,7 @@ class Run:
                 stack.push(self._end)
                 self._show_model()
                 replace(stack, self._optimizer, "step", self._after_step)
+                stack.callback(lambda: self._is_recording and self._recorder.end(False))
                 watch_saves(stack, self._demand, self._guard, self._leave_step)
                 before_forks.append(self._before_fork)
                 stack.callback(before_forks.remove, self._before_fork)
@@ -159,8 +160,6 @@ class Run:
             return self._stack.__exit__(kind, error, trace)
 
     def _end(self, kind, error, trace):
-        if self._is_recording:
-            self._recorder.end(False)
         self._meter.keep_peaks()  # the end brings everything back
         self._held = self._copies_held()
         try:

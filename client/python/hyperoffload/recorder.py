@@ -19,7 +19,6 @@ import functools
 import json
 import os
 import statistics
-import types
 from collections.abc import Callable
 from typing import Any
 
@@ -30,7 +29,7 @@ from ._arguments import check_training
 from ._collectives import communicates
 from ._compiled import refuse_compiled
 from ._devices import device_of
-from ._hooks import mode_of
+from ._hooks import mode_of, replace
 from ._step import (ON_LISTS, Call, Op, Operand, Step, Storage, arguments_of, bytes_of, bytes_taken, shapes_of,
                     storage_of, tensors_in, tensors_of, written_names)
 
@@ -84,10 +83,8 @@ class Recorder:
         self._steps = []
         self._step = None
         self._phase = "forward"
-        self._mode = None
-        self._restore = []
+        self._undo = contextlib.ExitStack()  # what is replaced while a step is recorded
         self._modules = []  # names of the modules whose forward() runs
-        self._hooks = []
         self._in_optimizer = False
         self._outside = {}  # address -> (weak reference, version, name) of what is not of the model
         self._outside_now = {}
@@ -98,15 +95,11 @@ class Recorder:
 
     def __enter__(self) -> "Recorder":
         self.begin()
-        self._mode = mode_of(self._device, self.call)
-        self._refusals = contextlib.ExitStack()
-        refuse_compiled(self._refusals, lambda: False)
-        self._mode.__enter__()
+        refuse_compiled(self._undo, lambda: False)
+        self._undo.enter_context(mode_of(self._device, self.call))
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
-        self._mode.__exit__(kind, error, trace)
-        self._refusals.close()
         self.end(kind is None)
         return False
 
@@ -123,25 +116,16 @@ class Recorder:
             self._step.mark(buffer, "WEIGHT", name, True)
         self._mark_gradients()
         self._mark_states()
-        self._wrap(torch.autograd, "backward", "backward")
-        self._wrap(torch.autograd, "grad", "backward")
+        replaced = [(torch.autograd, "backward", "backward"), (torch.autograd, "grad", "backward")]
         if self._optimizer is not None:
-            self._wrap(self._optimizer, "zero_grad", "zero_grad")
-            self._wrap(self._optimizer, "step", "optimizer")
+            replaced += [(self._optimizer, "zero_grad", "zero_grad"), (self._optimizer, "step", "optimizer")]
+        for owner, attribute, phase in replaced:
+            replace(self._undo, owner, attribute, functools.partial(self._in_phase, phase))
         self._watch_modules()
 
     def end(self, is_whole: bool) -> None:
         """Ends the step; it is kept if it is whole."""
-        for owner, attribute, had_own, original, ours in reversed(self._restore):
-            if vars(owner).get(attribute) is not ours:
-                continue  # a scheduler wrapped it again within the step: keep that wrapper
-            if had_own:
-                setattr(owner, attribute, original)
-            else:
-                delattr(owner, attribute)
-        self._restore.clear()
-        for hook in self._hooks:
-            hook.remove()
+        self._undo.close()
         step, self._step = self._step, None
         if is_whole:
             self._read_clocks(step)
@@ -175,8 +159,8 @@ class Recorder:
                     pass
 
         hooks = torch.nn.modules.module
-        self._hooks = [hooks.register_module_forward_pre_hook(begins),
-                       hooks.register_module_forward_hook(ends)]
+        self._undo.callback(hooks.register_module_forward_pre_hook(begins).remove)
+        self._undo.callback(hooks.register_module_forward_hook(ends).remove)
 
     def _look_outside(self, storage, tensor):
         """A storage that is not of the model and that nothing has written since the last step's use of
@@ -193,40 +177,20 @@ class Recorder:
         storage.name = name
         self._outside_now[memory._cdata] = (reference, tensor._version, name)
 
-    def _wrap(self, owner, attribute, phase):
-        """Replaces a function by one that sets the phase while it runs. Undone when the step ends.
-
-        The replacement keeps the attributes of the function, since learning-rate schedulers mark an
-        optimizer's step() (`_with_counter` in 1.13, `_wrapped_by_lr_sched` in 2.x). It replaces a
-        bound method by a bound method, since schedulers use its __self__ and __func__.
-        """
-        original = getattr(owner, attribute)
-
-        @functools.wraps(original)
-        def wrapped(*args, **kwargs):
-            if self._step is None:  # another wrapper kept it after the step
-                return original(*args, **kwargs)
-            before, self._phase = self._phase, phase
-            # Clipping comes after backward: the next forward begins when a weight is read.
-            after = {"backward": "optimizer", "optimizer": "forward"}.get(phase, before)
-            self._in_optimizer = phase == "optimizer"
-            try:
-                if phase == "optimizer":
-                    self._mark_gradients()
-                return original(*args, **kwargs)
-            finally:
-                self._phase, self._in_optimizer = after, False
-                if phase == "optimizer" and self._step is not None:
-                    self._mark_states()
-
-        ours = wrapped
-        if isinstance(owner, torch.optim.Optimizer):
-            @functools.wraps(original)
-            def method(_, *args, **kwargs):
-                return wrapped(*args, **kwargs)
-            ours = types.MethodType(method, owner)
-        self._restore.append((owner, attribute, attribute in vars(owner), original, ours))
-        setattr(owner, attribute, ours)
+    def _in_phase(self, phase, original, /, *args, **kwargs):
+        """Calls a function; the operators that run meanwhile are of the phase."""
+        before, self._phase = self._phase, phase
+        # Clipping comes after backward: the next forward begins when a weight is read.
+        after = {"backward": "optimizer", "optimizer": "forward"}.get(phase, before)
+        self._in_optimizer = phase == "optimizer"
+        try:
+            if phase == "optimizer":
+                self._mark_gradients()
+            return original(*args, **kwargs)
+        finally:
+            self._phase, self._in_optimizer = after, False
+            if phase == "optimizer" and self._step is not None:
+                self._mark_states()
 
     def _mark_gradients(self):
         for name, parameter in self._model.named_parameters():

@@ -336,6 +336,18 @@ class Fit(support.WithDaemon):
             scripts[-1].train(2)
         self.assert_same(*scripts)
 
+    def test_of_wrappers_of_step_a_scheduler_s_alone_outlasts_the_run(self):
+        model = torch.nn.Linear(8, 8)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        for makes in (False, True):
+            with hyperoffload.fit(model, optimizer, device_memory="100%", pool=self.pool) as run:  # ends while it records
+                if makes:
+                    torch.optim.lr_scheduler.StepLR(optimizer, 1)
+                model(torch.ones(4, 8)).sum().backward()
+                optimizer.step()
+            optimizer.step()
+            self.assertEqual(("step" in vars(optimizer), run.stats()["steps"]), (makes, 1))
+
     def test_workers_of_a_loader_run_plainly(self):
         def between(script, step):
             if step == 4:
