@@ -68,6 +68,15 @@ class Tree:
                 if match:
                     yield path, number, match.group(1)
 
+    def imports(self):
+        """The same of what the Python package imports when it is loaded: not in functions, and not for types alone."""
+        for path, text in self.sources((".py",)):
+            for number, line in enumerate(text.splitlines(), 1):
+                match = path.startswith("client/python/") and re.match(r"from (\.+)([\w.]*) import", line)
+                if match:
+                    module = str(Path(path).parents[len(match[1]) - 1] / match[2].replace(".", "/"))
+                    yield path, number, f"{module}.py" if f"{module}.py" in self.files else f"{module}/__init__.py"
+
 
 def without_comments_and_strings(text):
     """The same lines and columns, with the insides of comments and literals blanked."""
@@ -126,10 +135,11 @@ def check_layers(tree):
         found = cycle(folder, [])
         if found:
             yield "tests/tidy/layers.txt: a cycle: " + " -> ".join(found)
-    for folder in sorted({str(Path(path).parent) for path, _ in tree.sources() if "/" in path and not path.startswith("tests/")}):
+    sources = tree.sources() + [(path, text) for path, text in tree.sources((".py",)) if path.startswith("client/python/")]
+    for folder in sorted({str(Path(path).parent) for path, _ in sources if "/" in path and not path.startswith("tests/")}):
         if folder not in layers:
             yield f"{folder}: has no line in layers.txt"
-    for path, number, included in tree.includes():
+    for path, number, included in [*tree.includes(), *tree.imports()]:
         if path.startswith("tests/"):
             continue
         source = layer_of(path, layers)

@@ -13,7 +13,7 @@ import sys
 import time
 
 import hyperoffload
-from hyperoffload import _blocks, _library
+from hyperoffload._pool import blocks as _blocks, library as _library
 from nodes import EVENTS_KEPT, LAPSES
 
 KIB, MIB = 1 << 10, 1 << 20

@@ -87,27 +87,28 @@ import importlib
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
-from ._library import Error
+from ._pool.library import Error
 
 if TYPE_CHECKING:
-    from ._fit import fit
-    from ._graph import Graph, record
-    from ._layouts import from_dtensor, from_hypershard
-    from ._notice import Notice
-    from ._objects import Publisher, Subscriber, Tile
-    from ._plan import Plan, analyze
-    from ._programs import Programs
-    from ._run import Run
-    from .recorder import Recorder
+    from ._plan.graph import Graph, record
+    from ._plan.plan import Plan, analyze
+    from ._plan.recorder import Recorder
+    from ._pool.layouts import from_dtensor, from_hypershard
+    from ._pool.notice import Notice
+    from ._pool.objects import Publisher, Subscriber, Tile
+    from ._pool.programs import Programs
+    from ._run.fit import fit
+    from ._run.run import Run
 
 __all__ = ["Error", "Graph", "Notice", "Plan", "Programs", "Publisher", "Recorder", "Run", "Subscriber", "Tile",
            "analyze", "fit", "from_dtensor", "from_hypershard", "record"]
 
 # Loaded at their first use: connectors run where there is no PyTorch.
-_WITHOUT_TORCH = {"Notice": "._notice", "Programs": "._programs", "Publisher": "._objects", "Subscriber": "._objects", "Tile": "._objects",
-                  "from_dtensor": "._layouts", "from_hypershard": "._layouts"}
-_WITH_TORCH = {"Graph": "._graph", "Plan": "._plan", "Recorder": ".recorder",
-               "Run": "._run", "analyze": "._plan", "fit": "._fit", "record": "._graph"}
+_WITHOUT_TORCH = {"Notice": "._pool.notice", "Programs": "._pool.programs", "Publisher": "._pool.objects",
+                  "Subscriber": "._pool.objects", "Tile": "._pool.objects", "from_dtensor": "._pool.layouts",
+                  "from_hypershard": "._pool.layouts"}
+_WITH_TORCH = {"Graph": "._plan.graph", "Plan": "._plan.plan", "Recorder": "._plan.recorder", "Run": "._run.run",
+               "analyze": "._plan.plan", "fit": "._run.fit", "record": "._plan.graph"}
 
 
 def _has_torch() -> bool:

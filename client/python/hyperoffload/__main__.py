@@ -2,7 +2,7 @@
 import os
 import sys
 
-from ._analyze import command
+from ._plan.analyze import command
 
 
 def main() -> None:

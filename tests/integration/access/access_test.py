@@ -20,7 +20,7 @@ ALICE, BOB, CAROL, OPS = 61001, 61002, 61003, 61900
 
 JOB = """
 import ctypes, os, sys
-from hyperoffload import _blocks, _library
+from hyperoffload._pool import blocks as _blocks, library as _library
 lib, user = _library.library(), int(sys.argv[2])
 os.setgroups([0]), os.setgid(user), os.setuid(user)  # from here on: others may not run this interpreter
 pool = _library.Pool(sys.argv[1], "job")

@@ -17,7 +17,7 @@ import unittest
 cli, daemon, library, package = (sys.argv.pop(1) for _ in range(4))
 os.environ["HYPEROFFLOAD_LIBRARY"] = library
 sys.path.insert(0, package)
-from hyperoffload import _blocks  # noqa: E402
+from hyperoffload._pool import blocks as _blocks  # noqa: E402
 from hyperoffload.connectors.sglang import HyperOffloadStorage  # noqa: E402
 from hyperoffload.connectors import vllm  # noqa: E402
 from hyperoffload.connectors.vllm import HyperOffloadTier  # noqa: E402

@@ -29,7 +29,9 @@ import hyperoffload  # noqa: E402
 import random_test  # noqa: E402
 import torch_device  # noqa: E402
 from fit_test import LENGTH, WORDS  # noqa: E402
-from hyperoffload import _devices, _library, _saving, _script  # noqa: E402
+from hyperoffload._memory import saving as _saving  # noqa: E402
+from hyperoffload._pool import library as _library  # noqa: E402
+from hyperoffload._torch import devices as _devices, script as _script  # noqa: E402
 
 # Small tensors, and what the allocator rounds up, come to the budget.
 ALLOWED = 1.04

@@ -19,7 +19,7 @@ import needs
 import torch
 
 import hyperoffload
-from hyperoffload._drift import Drift as Judge
+from hyperoffload._run.drift import Drift as Judge
 
 _NEW_NETWORK = 0x40000000  # CLONE_NEWNET
 _OURS, _DAEMONS, _PORT = "10.98.0.1", "10.98.0.2", 7000

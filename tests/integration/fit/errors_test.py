@@ -16,7 +16,7 @@ import support  # first: it finds PyTorch and the package
 import torch
 
 import hyperoffload
-from hyperoffload._step import storage_of
+from hyperoffload._torch.step import storage_of
 
 WIDTH = 64
 

@@ -7,6 +7,7 @@ import contextlib
 import inspect
 import io
 import pathlib
+import pickle
 import pydoc
 import re
 import subprocess
@@ -44,6 +45,14 @@ class Help(support.WithDaemon):
         self.assertIn("fit", dir(hyperoffload))
         for name in dir(hyperoffload):
             self.assertTrue(inspect.getdoc(getattr(hyperoffload, name)), name)
+
+    def test_public_names_are_pickled_and_classes_are_of_the_package(self):
+        for name in hyperoffload.__all__:
+            value = getattr(hyperoffload, name)
+            self.assertIs(pickle.loads(pickle.dumps(value)), value)
+            if inspect.isclass(value):
+                self.assertEqual(value.__module__, "hyperoffload")
+        self.assertEqual(pickle.loads(pickle.dumps(hyperoffload.Notice(1, 2, 3.0))), hyperoffload.Notice(1, 2, 3.0))
 
     def test_help_shows_each_function_with_its_units_and_errors(self):
         text = pydoc.plain(pydoc.render_doc(hyperoffload)).replace("(\n        ", "(")  # Python 3.13 breaks lines

@@ -16,7 +16,7 @@ import support  # first: it finds PyTorch and the package
 import torch
 
 import hyperoffload
-from hyperoffload import _library
+from hyperoffload._pool import library as _library
 
 MIB = 1 << 20
 POOL_BYTES = 64 * MIB

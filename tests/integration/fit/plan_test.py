@@ -15,7 +15,7 @@ import support  # first: it finds PyTorch and the package
 import torch
 
 import hyperoffload
-from hyperoffload import _library
+from hyperoffload._pool import library as _library
 
 ROWS, WIDTH = 64, 128
 

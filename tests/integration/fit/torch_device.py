@@ -8,8 +8,8 @@ import types
 
 import torch
 
-from hyperoffload import _devices
-from hyperoffload._step import storage_of
+from hyperoffload._torch import devices as _devices
+from hyperoffload._torch.step import storage_of
 
 NAME = "privateuseone"
 _library = None

@@ -12,7 +12,7 @@ from support import Daemon, needs, patience
 PROGRAMS, LIBRARY, PACKAGE = sys.argv[1:3], sys.argv[3], sys.argv[4]
 os.environ["HYPEROFFLOAD_LIBRARY"] = LIBRARY
 sys.path.insert(0, PACKAGE)
-from hyperoffload import _blocks  # noqa: E402
+from hyperoffload._pool import blocks as _blocks  # noqa: E402
 
 MIB, BLOCK = 1 << 20, 64 << 10
 MATCHED, OTHERS = 48, 256  # memory holds 128

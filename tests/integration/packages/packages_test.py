@@ -160,7 +160,7 @@ class Packages(unittest.TestCase):
             getent passwd hyperoffload >/dev/null || { echo "no user hyperoffload"; exit 1; }
             [ "$(stat -c '%U %a' /var/lib/hyperoffload)" = "hyperoffload 700" ]
             hyperoffload --version
-            (cd / && env -i PYTHONDONTWRITEBYTECODE=1 python3 -c 'import hyperoffload; from hyperoffload import _library; _library.library()')
+            (cd / && env -i PYTHONDONTWRITEBYTECODE=1 python3 -c 'import hyperoffload; from hyperoffload._pool import library; library.library()')
             hyperoffloadd --config /etc/hyperoffload/hyperoffloadd.textproto --check-config >/dev/null
             systemd-analyze verify hyperoffloadd.service
             # As needrestart reads it: 0 is "not this one".

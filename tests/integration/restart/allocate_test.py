@@ -11,7 +11,7 @@ from node import SEGMENT, Node
 library, package = sys.argv[5:7]
 os.environ["HYPEROFFLOAD_LIBRARY"] = library
 sys.path.insert(0, package)
-from hyperoffload import _library  # noqa: E402
+from hyperoffload._pool import library as _library  # noqa: E402
 
 ROUNDS = 6
 

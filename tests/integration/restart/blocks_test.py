@@ -14,8 +14,7 @@ from patience import within
 library, package = sys.argv[5:7]
 os.environ["HYPEROFFLOAD_LIBRARY"] = library
 sys.path.insert(0, package)
-from hyperoffload import _library  # noqa: E402
-from hyperoffload import _blocks  # noqa: E402
+from hyperoffload._pool import blocks as _blocks, library as _library  # noqa: E402
 
 BLOCK, COUNT = 65536, 40
 SEGMENT = 2097152

@@ -19,7 +19,7 @@ from patience import within
 library, package = sys.argv[5:7]
 os.environ["HYPEROFFLOAD_LIBRARY"] = library
 sys.path.insert(0, package)
-from hyperoffload import _blocks  # noqa: E402
+from hyperoffload._pool import blocks as _blocks  # noqa: E402
 
 MIB = 1 << 20
 BLOCK, COUNT, BATCH = 65536, 256, 8  # 16 MiB; DDR has 4 MiB

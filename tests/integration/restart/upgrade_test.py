@@ -13,8 +13,7 @@ import needs
 library, package = sys.argv[5:7]
 os.environ["HYPEROFFLOAD_LIBRARY"] = library
 sys.path.insert(0, package)
-from hyperoffload import _library  # noqa: E402
-from hyperoffload import _blocks  # noqa: E402
+from hyperoffload._pool import blocks as _blocks, library as _library  # noqa: E402
 
 MIB = 1 << 20
 SCRATCH, DURABLE = 0, 1

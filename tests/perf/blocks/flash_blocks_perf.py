@@ -17,7 +17,7 @@ import time
 CLI, DAEMON, LIBRARY, PACKAGE = sys.argv[1:5]
 os.environ["HYPEROFFLOAD_LIBRARY"] = LIBRARY
 sys.path.insert(0, PACKAGE)
-from hyperoffload import _blocks  # noqa: E402
+from hyperoffload._pool import blocks as _blocks  # noqa: E402
 
 BLOCK, BATCH, ROUNDS = 256 << 10, 64, 5
 TURNS, PAUSE_S = 8, 0.05

@@ -20,7 +20,7 @@ import time
 CLI, DAEMON, GPT, LIBRARY, PACKAGE = sys.argv[1:6]
 os.environ["HYPEROFFLOAD_LIBRARY"] = LIBRARY
 sys.path.insert(0, PACKAGE)
-from hyperoffload import _library  # noqa: E402
+from hyperoffload._pool import library as _library  # noqa: E402
 
 NODES = 64
 STATUS_MS_MAX = 200

@@ -27,7 +27,7 @@ ROUNDS = 3
 # Moves blocks of its own again and again, in two requests at a time.
 JOB = """
 import ctypes, os, sys, threading
-from hyperoffload import _blocks
+from hyperoffload._pool import blocks as _blocks
 pool, user, op, count, name = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), sys.argv[5]
 os.setgroups([0]), os.setgid(user), os.setuid(user)
 store, data = _blocks.Blocks(pool), ctypes.create_string_buffer(2 * count << 20)
@@ -45,7 +45,7 @@ again(count)
 # Reads a published object again and again, one of 64 MiB.
 READER = """
 import os, sys
-from hyperoffload import _objects
+from hyperoffload._pool import objects as _objects
 pool, user, name = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 os.setgroups([0]), os.setgid(user), os.setuid(user)
 weights = {"weights": bytearray(64 << 20)}

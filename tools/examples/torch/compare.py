@@ -20,8 +20,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import hyperoffload
 import train_gpt
-from hyperoffload._meter import Meter
-from hyperoffload._step import storage_of, tensors_in, tensors_of
+from hyperoffload._memory.meter import Meter
+from hyperoffload._torch.step import storage_of, tensors_in, tensors_of
 
 METERED_STEPS = 4
 WARM_STEPS = 4  # two steps are recorded before the plan begins

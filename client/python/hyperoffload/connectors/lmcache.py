@@ -14,21 +14,21 @@ LMCache watches event_fd(), submits batches, and drains their completions:
 import ctypes
 import threading
 
-from .. import _blocks
+from .._pool import blocks
 
-_FAILED = {_blocks.GET: "are not there", _blocks.PUT: "could not be stored", _blocks.REMOVE: "could not be removed"}
+_FAILED = {blocks.GET: "are not there", blocks.PUT: "could not be stored", blocks.REMOVE: "could not be removed"}
 
 
 def _failures(op, statuses):
     """With how many blocks a request failed: a question cannot fail, and a block that is not there need not be removed."""
-    fine = (_blocks.OK, _blocks.NOT_FOUND) if op == _blocks.REMOVE else (_blocks.OK,)
-    return 0 if op == _blocks.EXISTS else sum(status not in fine for status in statuses)
+    fine = (blocks.OK, blocks.NOT_FOUND) if op == blocks.REMOVE else (blocks.OK,)
+    return 0 if op == blocks.EXISTS else sum(status not in fine for status in statuses)
 
 
 def _place(op, buffer):
     """The bytes of a buffer. A get writes them, and a put only reads: those of a read-only buffer are copied."""
     view = memoryview(buffer).cast("B")
-    if view.readonly and op == _blocks.PUT:
+    if view.readonly and op == blocks.PUT:
         view = bytearray(view)
     return (ctypes.c_char * len(view)).from_buffer(view)
 
@@ -37,7 +37,7 @@ class Connector:
     """Blocks of texts' keys in buffers of LMCache's. Calls may come from any thread."""
 
     def __init__(self, pool, **parameters):
-        self._blocks = _blocks.Blocks(pool, name="lmcache", **parameters)
+        self._blocks = blocks.Blocks(pool, name="lmcache", **parameters)
         self._lock = threading.Lock()
         self._requests = {}   # (future id, buffers that must stay) by ticket
         self._refused = []    # completions of requests that could not start
@@ -47,16 +47,16 @@ class Connector:
         return self._blocks.event_fd
 
     def submit_batch_get(self, keys, memoryviews):
-        return self._submit(_blocks.GET, keys, memoryviews)
+        return self._submit(blocks.GET, keys, memoryviews)
 
     def submit_batch_set(self, keys, memoryviews):
-        return self._submit(_blocks.PUT, keys, memoryviews)
+        return self._submit(blocks.PUT, keys, memoryviews)
 
     def submit_batch_exists(self, keys):
-        return self._submit(_blocks.EXISTS, keys, None)
+        return self._submit(blocks.EXISTS, keys, None)
 
     def submit_batch_delete(self, keys):
-        return self._submit(_blocks.REMOVE, keys, None)
+        return self._submit(blocks.REMOVE, keys, None)
 
     def _submit(self, op, keys, buffers):
         with self._lock:
@@ -83,7 +83,7 @@ class Connector:
         """Makes the descriptor readable: a question whose answer nobody takes."""
         try:
             # A removal of what is not there counts nowhere.
-            self._requests[self._blocks.submit(_blocks.REMOVE, ["wake"])] = (None, None, None)
+            self._requests[self._blocks.submit(blocks.REMOVE, ["wake"])] = (None, None, None)
         except Exception:  # too many requests: the descriptor is readable soon
             pass
 
@@ -98,7 +98,7 @@ class Connector:
                     continue
                 failed = _failures(op, statuses)
                 error = f"{failed} of {len(statuses)} blocks {_FAILED[op]}" if failed else ""
-                out.append((future, not failed, error, [status == _blocks.OK for status in statuses]))
+                out.append((future, not failed, error, [status == blocks.OK for status in statuses]))
             return out
 
     def close(self):

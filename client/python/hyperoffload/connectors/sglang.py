@@ -16,7 +16,7 @@ import functools
 import logging
 import threading
 
-from .. import _blocks
+from .._pool import blocks
 
 try:
     from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
@@ -103,7 +103,7 @@ class HyperOffloadStorage(HiCacheStorage):
         self._told_hybrid = False
 
     def _open(self, layout, dtype):
-        return _blocks.Blocks(layout=":".join((*self._layout, *layout)), dtype=self._dtype or dtype, **self._options)
+        return blocks.Blocks(layout=":".join((*self._layout, *layout)), dtype=self._dtype or dtype, **self._options)
 
     @_quiet(None)
     def register_mem_pool_host(self, mem_pool_host):
@@ -156,7 +156,7 @@ class HyperOffloadStorage(HiCacheStorage):
 
     def _get(self, keys, items):
         """Gets blocks. Pages that were matched for that need no pin any more."""
-        found = self._blocks.run(_blocks.GET, items)
+        found = self._blocks.run(blocks.GET, items)
 
         def got():
             for pages in self._pins.values():
@@ -167,13 +167,13 @@ class HyperOffloadStorage(HiCacheStorage):
 
     def _put(self, items):
         """Stores blocks; those that pins leave no room for, once more without them."""
-        done = self._blocks.wait(self._blocks.submit(_blocks.PUT, items))
-        left = [at for at, status in enumerate(done) if status == _blocks.EXHAUSTED]
+        done = self._blocks.wait(self._blocks.submit(blocks.PUT, items))
+        left = [at for at, status in enumerate(done) if status == blocks.EXHAUSTED]
         if left and self._unpin(lambda: list(self._pins)):
-            again = self._blocks.wait(self._blocks.submit(_blocks.PUT, [items[at] for at in left]))
+            again = self._blocks.wait(self._blocks.submit(blocks.PUT, [items[at] for at in left]))
             for at, status in zip(left, again):
                 done[at] = status
-        return [status == _blocks.OK for status in done]
+        return [status == blocks.OK for status in done]
 
     @_quiet([False])
     def batch_get_v1(self, keys, host_indices, extra_info=None):
@@ -209,7 +209,7 @@ class HyperOffloadStorage(HiCacheStorage):
 
     @_quiet(False)
     def exists(self, key):
-        return all(self._blocks.run(_blocks.EXISTS, self._names(key)))
+        return all(self._blocks.run(blocks.EXISTS, self._names(key)))
 
     @_quiet(0)
     def batch_exists(self, keys, extra_info=None):

@@ -20,7 +20,7 @@ import logging
 import time
 import types
 
-from .. import _blocks, _library
+from .._pool import blocks, library
 
 try:
     from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
@@ -93,7 +93,7 @@ class HyperOffloadTier(SecondaryTierManager):
         self._rows = view.nbytes // self._row_bytes
         self._view = view  # keeps the memory
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(view))
-        self._blocks = _blocks.Blocks(pool, name="vllm", layout=layout + _namespace(offloading_spec), **parameters)
+        self._blocks = blocks.Blocks(pool, name="vllm", layout=layout + _namespace(offloading_spec), **parameters)
         self._blocks.register(self._address, view.nbytes)
         self._asked = {}     # key by ticket of a question
         self._verdicts = {}  # (found, until when it holds, whether it was used) by key; found None: asked
@@ -124,7 +124,7 @@ class HyperOffloadTier(SecondaryTierManager):
                     self._verdicts[key] = (found, now + _USED_S, True)
                 return _HIT if found else _MISS
         try:
-            self._asked[self._blocks.submit(_blocks.EXISTS, [key])] = key
+            self._asked[self._blocks.submit(blocks.EXISTS, [key])] = key
         except Exception:
             return _MISS
         if len(self._verdicts) >= _VERDICTS_MAX:
@@ -133,10 +133,10 @@ class HyperOffloadTier(SecondaryTierManager):
         return _RETRY
 
     def submit_store(self, job_metadata):
-        self._submit(_blocks.PUT, job_metadata)
+        self._submit(blocks.PUT, job_metadata)
 
     def submit_load(self, job_metadata):
-        self._submit(_blocks.GET, job_metadata)
+        self._submit(blocks.GET, job_metadata)
 
     def _submit(self, op, job):
         rows = getattr(job, "chunk_ids", None)
@@ -152,7 +152,7 @@ class HyperOffloadTier(SecondaryTierManager):
             if not items:
                 self._finished.append(JobResult(job.job_id, True))
                 return
-            self._jobs[self._blocks.submit(op, items)] = (job.job_id, keys, op == _blocks.PUT)
+            self._jobs[self._blocks.submit(op, items)] = (job.job_id, keys, op == blocks.PUT)
         except Exception as error:  # its result says so
             self._tell(str(error))
             self._finished.append(JobResult(job.job_id, False))
@@ -162,13 +162,13 @@ class HyperOffloadTier(SecondaryTierManager):
             return  # shut down
         for ticket in self._blocks.poll():
             statuses = self._blocks.take(ticket)
-            outcomes = [status == _blocks.OK for status in statuses]
+            outcomes = [status == blocks.OK for status in statuses]
             if ticket in self._asked:
                 self._verdicts[self._asked.pop(ticket)] = (outcomes[0], time.monotonic() + _UNUSED_S, False)
                 continue
             job_id, keys, stored = self._jobs.pop(ticket)
             if stored and not all(outcomes):
-                self._tell("stores end with " + _library.status_name(next(filter(None, statuses))))
+                self._tell("stores end with " + library.status_name(next(filter(None, statuses))))
             end = time.monotonic() + _UNUSED_S
             for key, ok in zip(keys, outcomes):
                 # A load that failed must not be promised again; a store is there now.

@@ -10,15 +10,15 @@ from typing import Any
 
 import torch
 
-from ._arguments import check_training
-from ._collectives import communicates, is_point_to_point
-from ._compiled import refuse_compiled
-from ._demand import BYTES_MIN, Demand
-from ._devices import Device, device_of
-from ._hooks import mode_of, replace
-from ._meter import Meter
-from ._resizable import make_resizable
-from ._step import bytes_of, local_of, returns_operands, storage_of, takes_lists, tensors_of
+from .._memory.demand import BYTES_MIN, Demand
+from .._memory.meter import Meter
+from .._memory.resizable import make_resizable
+from .._torch.collectives import communicates, is_point_to_point
+from .._torch.compiled import refuse_compiled
+from .._torch.devices import Device, device_of
+from .._torch.hooks import mode_of, replace
+from .._torch.step import local_of, returns_operands, storage_of, takes_lists, tensors_of
+from .arguments import check_training
 from .recorder import Recorder
 
 # What the script holds for at most so many calls after its last use counts until then. What it holds
@@ -175,9 +175,10 @@ class Graph:
     fixed_bytes: the most bytes at a time of tensors that cannot leave. plain_bytes: the most of all
     tensors at a time, if none leaves. whole: the step in the JSON mapping of graph.proto. movable: the
     same without what cannot leave; plans are made of it. calls, managed (number -> Managed): what a
-    replay follows. device: _devices.Device of its tensors, of which a file does not tell.
+    replay follows. device: devices.Device of its tensors, of which a file does not tell.
     """
 
+    __module__ = "hyperoffload"
     device = Device(torch.device("cpu"))
 
     fixed_bytes: int

@@ -5,8 +5,8 @@ import functools
 
 import torch
 
-from ._demand import BYTES_MIN
-from ._step import shapes_of
+from .._memory.demand import BYTES_MIN
+from .._torch.step import shapes_of
 
 # So many plans are kept at a time; each has homes and a replay.
 PLANS_MAX = 8

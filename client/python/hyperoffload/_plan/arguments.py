@@ -3,7 +3,7 @@
 import math
 import pathlib
 
-from ._library import check_kind
+from .._pool.library import check_kind
 
 _UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _BYTES_MIN = 1 << 10
@@ -14,7 +14,7 @@ def check_training(model, optimizer, *, may_lack_optimizer=False):
     """model and optimizer belong together."""
     import torch
 
-    from ._compiled import check_eager
+    from .._torch.compiled import check_eager
 
     check_kind("model", model, torch.nn.Module, "the torch.nn.Module that is trained")
     check_eager(model)

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import tempfile
 
-from ._library import FAR, NEAR, Error
+from .._pool.library import FAR, NEAR, PACKAGE, Error
 
 _FIXED = ("what cannot leave the device: batches that exist before a step, tensors below 4 KiB, memory that numpy, "
          "other libraries or processes have")
@@ -22,7 +22,7 @@ _KINDS = ("ACTIVATION", "WEIGHT", "GRADIENT", "OPTIMIZER_STATE", "KV_CACHE", "IN
 
 def command():
     """The path of the `hyperoffload` command: in the package, HYPEROFFLOAD_COMMAND, or the one on the path."""
-    own = pathlib.Path(__file__).parent / "hyperoffload"
+    own = PACKAGE / "hyperoffload"
     if own.exists():
         return str(own)
     found = os.environ.get("HYPEROFFLOAD_COMMAND") or shutil.which("hyperoffload")

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from . import _library
-from ._analyze import schedule_of
-from ._arguments import budget_of, check_hardware, check_pool, check_training, copies_of
-from ._graph import Call, Graph, Managed, Part
+from .._pool import library
+from .analyze import schedule_of
+from .arguments import budget_of, check_hardware, check_pool, check_training, copies_of
+from .graph import Call, Graph, Managed, Part
 
 if TYPE_CHECKING:
-    from ._run import Run
+    from .._run.run import Run
 
 _VERSION = 1
 
@@ -25,6 +25,8 @@ class Plan:
     and `explain`. page: the analyzer's report, as HTML. copies: of each value in the pool, on different
     nodes. graph: the Graph that it is of; that of a plan from a file has only what can move.
     """
+
+    __module__ = "hyperoffload"
 
     def __init__(self, graph: Graph, budget_bytes: int, schedule: bytes, page: str, pool: str | None = None,
                  copies: int = 1) -> None:
@@ -45,7 +47,7 @@ class Plan:
         Raises TypeError and ValueError for bad arguments, and where the plan moves something that model
         and optimizer do not have; Error where the pool fails.
         """
-        from ._run import Run  # it needs this module
+        from .._run.run import Run  # it needs this module
 
         check_training(model, optimizer)
 
@@ -113,7 +115,7 @@ def _function_of(name):
 
 
 def plan_of(graph, budget_bytes, hardware, pool, copies, address=None):
-    """The plan of a Graph within `budget_bytes`; see analyze(). pool: a _library.Pool, or None."""
+    """The plan of a Graph within `budget_bytes`; see analyze(). pool: a library.Pool, or None."""
     # What the plan does not know stays on the device all the time.
     schedule, page = schedule_of(graph.movable, budget_bytes, graph.fixed_bytes, hardware, pool, copies, graph.device)
     return Plan(graph, budget_bytes, schedule, page, address, copies)
@@ -131,7 +133,7 @@ def analyze(graph: Graph, *, device_memory: str | int, pool: str | None = None,
     be met, naming the op; TypeError, ValueError and FileNotFoundError for bad arguments, and where the
     command is missing; RuntimeError where it fails otherwise; Error where the pool fails.
     """
-    _library.check_kind("graph", graph, Graph, "the Graph that record() returned")
+    library.check_kind("graph", graph, Graph, "the Graph that record() returned")
     check_hardware(hardware)
     if pool is not None:
         check_pool(pool)
@@ -141,7 +143,7 @@ def analyze(graph: Graph, *, device_memory: str | int, pool: str | None = None,
         return plan_of(graph, budget, hardware, None, copies, pool)
     if pool is None:
         raise ValueError("name a pool, whose link is measured, or a hardware file")
-    connection = _library.Pool(pool, "pytorch-plan")
+    connection = library.Pool(pool, "pytorch-plan")
     try:
         return plan_of(graph, budget, None, connection, copies, pool)
     finally:

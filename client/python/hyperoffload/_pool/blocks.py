@@ -13,8 +13,8 @@ import select
 import threading
 import time
 
-from . import _library
-from ._library import U32_MAX, number_of, text_of
+from . import library
+from .library import U32_MAX, number_of, text_of
 
 GET, PUT, EXISTS, REMOVE = range(4)
 OK, NOT_FOUND, ALREADY_EXISTS, EXHAUSTED = 0, 2, 3, 7
@@ -67,11 +67,11 @@ class Blocks:
                                              ("layout", layout))]
         options = _Options(ctypes.sizeof(_Options), *texts, number_of("rank", rank, U32_MAX), text_of("salt", salt),
                            None, 0, number_of("deadline_ms", deadline_ms, U32_MAX))
-        self._lib = _library.library()
+        self._lib = library.library()
         self._lock = threading.RLock()
         self._process = os.getpid()
         self._is_closing, self._closed = False, threading.Event()
-        self._pool = _library.Pool(pool, name)
+        self._pool = library.Pool(pool, name)
         self._handle = ctypes.c_void_p()
         self._open = {}    # outcomes by ticket, None where there is none yet
         self._left = {}    # items without an outcome by ticket
@@ -79,7 +79,7 @@ class Blocks:
         self._held = {}    # [requests, copy of the bytes or None] by (begin, end)
         self._begins, self._ends = [], []  # what register() was given, sorted
         try:
-            _library._check(self._lib.ho_blocks_open(
+            library._check(self._lib.ho_blocks_open(
                 self._pool.handle, ctypes.byref(options), ctypes.byref(self._handle)))
         except BaseException:
             self._pool.close()
@@ -102,7 +102,7 @@ class Blocks:
         """Registers memory for all requests to come."""
         with self._locked():
             self._check_open()
-            _library._check(self._lib.ho_register(self._pool.handle, address, size))
+            library._check(self._lib.ho_register(self._pool.handle, address, size))
             at = bisect.bisect(self._begins, address)
             self._begins.insert(at, address)
             self._ends.insert(at, address + size)
@@ -127,8 +127,8 @@ class Blocks:
                     held.append(self._hold(span, op))
                     for at in those:
                         array[at].data = held[-1][0]
-                _library._check(self._lib.ho_blocks_submit(self._handle, op, array, len(items),
-                                                           ctypes.byref(ticket)))
+                library._check(self._lib.ho_blocks_submit(self._handle, op, array, len(items),
+                                                          ctypes.byref(ticket)))
             except BaseException:
                 self._let_go(held)
                 raise
@@ -152,7 +152,7 @@ class Blocks:
             copy = ctypes.create_string_buffer(ctypes.string_at(span[0], span[1] - span[0]), span[1] - span[0])
             span = ctypes.addressof(copy), ctypes.addressof(copy) + len(copy)
             status = self._lib.ho_register(self._pool.handle, span[0], len(copy))
-        _library._check(status)
+        library._check(status)
         self._held[span] = [1, copy]
         return span
 
@@ -226,8 +226,8 @@ class Blocks:
         found, pin = ctypes.c_size_t(), ctypes.c_uint64()
         with self._locked():
             self._check_open()
-            _library._check(self._lib.ho_blocks_match(self._handle, array, len(keys),
-                                                      ctypes.byref(found), ctypes.byref(pin)))
+            library._check(self._lib.ho_blocks_match(self._handle, array, len(keys),
+                                                     ctypes.byref(found), ctypes.byref(pin)))
         return found.value, pin.value
 
     def unpin(self, pin):

@@ -18,11 +18,11 @@ import functools
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from . import _library
-from ._beside import Beside
-from ._plans import signature_of
-from ._script import where
-from ._step import memory_of, shapes_of, split, storage_of, tensors_in, tensors_of
+from .._pool import library
+from .._torch.script import where
+from .._torch.step import memory_of, shapes_of, split, storage_of, tensors_in, tensors_of
+from .beside import Beside
+from .plans import signature_of
 
 
 class State(enum.Enum):
@@ -39,7 +39,7 @@ def steps_calls(graph):
 
 
 class Replay:
-    """Runs steps under a plan (_plan.Plan). One thread: the one that calls the job's operators.
+    """Runs steps under a plan (Plan). One thread: the one that calls the job's operators.
 
     present: number -> untyped storage, of those that exist between steps and that the plan moves.
     plans: where departures are noted. run: three functions. departed(cause) is called when a step departs,
@@ -71,7 +71,7 @@ class Replay:
         self._op = None  # (part that runs, numbers of storages made for it), until its after()
         self._last_timeline = None  # timeline() when the replay was closed
         self._runtime = demand.runtime
-        self._plan = _library.Plan(self._runtime, plan.schedule)
+        self._plan = library.Plan(self._runtime, plan.schedule)
         self._held = {number: self._plan.storage_of(each.id) for number, each in managed.items()}
         self._beside = Beside(demand, managed, self._kept, self._held, self._number_of)
         self._reserved = frozenset(self._held.values())
@@ -227,7 +227,7 @@ class Replay:
             try:
                 self._plan.before(part.place)
                 break
-            except _library.Error as error:
+            except library.Error as error:
                 if error.name != "exhausted" or not demand.refuses:
                     raise
                 refuses = True
@@ -483,7 +483,7 @@ class Replay:
             return self._last_timeline
         try:
             return self._plan.timeline()
-        except _library.Error:
+        except library.Error:
             return None
 
     def end_step(self):

@@ -12,8 +12,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from . import _layouts, _library
-from ._library import U32_MAX, U64_MAX, number_of, text_of
+from . import layouts, library
+from .library import U32_MAX, U64_MAX, number_of, text_of
 
 _PY_BUFFER_WORDS = 16  # a Py_buffer has 10
 # Python acts on a signal, as Ctrl-C, between calls of the library: it waits in parts of this length.
@@ -46,6 +46,8 @@ class Tile:
     more than one dimension it has this rank's sizes; with one, it is the tile's bytes in a row. `layout`: for each
     dimension the axes that divide it, as "dp;-". `shape`: the whole tensor's, in elements."""
 
+    __module__ = "hyperoffload"
+
     def __init__(self, data: Any, layout: str, shape: Sequence[int]) -> None:
         self.data, self.layout, self.shape = data, layout, tuple(shape)
 
@@ -55,7 +57,7 @@ def _as_tile(name, value, mesh, rank):
     others are "" and None until they are given."""
     if not (hasattr(value, "to_local") and hasattr(value, "device_mesh")):
         return value, mesh, rank
-    own_mesh, layout = _layouts.from_dtensor(value.device_mesh, value.placements, value.dim())
+    own_mesh, layout = layouts.from_dtensor(value.device_mesh, value.placements, value.dim())
     own_rank = value.device_mesh.get_rank()
     if mesh and own_mesh != mesh:
         raise ValueError(f"{name}: on the mesh {own_mesh}, not on {mesh}")
@@ -129,7 +131,7 @@ class _Object:
 
     def __init__(self, pool, name, tensors, mesh, rank, secret, run=0, versions=0, link=0, chunks=0,
                  relay="", exclusive=False):
-        self._lib = _library.library()
+        self._lib = library.library()
         self._process, self._is_closing = os.getpid(), False
         # Reentrant: a signal's handler may close what its thread has just called.
         self._in_call, self._ending = threading.RLock(), threading.RLock()
@@ -153,11 +155,11 @@ class _Object:
                            number_of("rank", rank, U32_MAX), number_of("run", run), number_of("versions", versions, U32_MAX),
                            number_of("link", link), chunks, text_of("relay", relay), bool(exclusive))
         self._own = isinstance(pool, str)
-        self._pool = _library.Pool(pool, name) if self._own else pool
+        self._pool = library.Pool(pool, name) if self._own else pool
         self._handle = ctypes.c_void_p()
         array = (_Tensor * max(len(records), 1))(*records)
         try:
-            _library._check(getattr(self._lib, self._OPEN)(
+            library._check(getattr(self._lib, self._OPEN)(
                 self._pool.handle, ctypes.byref(options), array, len(records),
                 ctypes.byref(self._handle)))
         except BaseException:
@@ -178,7 +180,7 @@ class _Object:
         fit(), comes back elsewhere."""
         for name, tensor, address in self._tensors:
             if (tensor.data_ptr() or None) != address:
-                raise _library.Error("conflict", f"{name}: its memory has moved since this was opened; copy the tensor to one "
+                raise library.Error("conflict", f"{name}: its memory has moved since this was opened; copy the tensor to one "
                                      "that stays, under fit() in run.paused()")
 
     def _check_process(self):
@@ -198,8 +200,8 @@ class _Object:
             if not begins():
                 return None
             try:
-                return _library._check(function(self._handle, *arguments))
-            except _library.Error:
+                return library._check(function(self._handle, *arguments))
+            except library.Error:
                 self._check_open()  # close() has stopped the call
                 raise
 
@@ -283,6 +285,7 @@ class Publisher(_Object):
     second; 0: no limit. `exclusive`: of several runs one publishes a version, whatever nodes they use, and the others
     get Error "already-exists"; the pool's nodes must be listed in etcd."""
 
+    __module__ = "hyperoffload"
     _OPEN, _CLOSE, _STOP = "ho_publisher_open", "ho_publisher_close", "ho_publisher_stop"
     _WRITES = False
     _CHUNKS = {"rows": 0, "grid": 1}
@@ -316,6 +319,7 @@ class Subscriber(_Object):
     once. All ranks have the same `run` and read the same versions in the same order. A rank keeps its part of `versions`
     versions in the pool."""
 
+    __module__ = "hyperoffload"
     _OPEN, _CLOSE, _STOP = "ho_subscriber_open", "ho_subscriber_close", "ho_subscriber_stop"
     _WRITES = True
 
@@ -336,7 +340,7 @@ class Subscriber(_Object):
             try:
                 self._call(self._lib.ho_acquire, least, most, math.ceil(part * 1000), ctypes.byref(version))
                 return version.value
-            except _library.Error as error:
+            except library.Error as error:
                 now = time.monotonic()
                 # A call that ends early found what waiting does not mend, as a tensor that the object lacks.
                 over = not now < end or now < begin + part

@@ -12,26 +12,26 @@ from typing import Any
 
 import torch
 
-from . import _library
-from ._analyze import room_to_measure
-from ._compiled import refuse_compiled
-from ._demand import Demand
-from ._devices import device_of
-from ._drift import Drift
-from ._figures import events_of, lines_of
-from ._graph import Graph, RunRecorder, show_model, storages_by_name, tensors_of_job
-from ._hooks import before_forks, mode_of, replace
-from ._interrupts import Guard
-from ._meter import Meter
-from ._notice import Notice, notice_of
-from ._plan import Plan, plan_of
-from ._plans import PLANS_MAX, RECORD, Plans, signature_of
-from ._readers import Readers
-from ._replay import Replay, State, steps_calls
-from ._saving import bring_all, watch_saves
-from ._resizable import make_resizable
-from ._script import said_call
-from ._step import bytes_of, local_of, tensors_of
+from .._memory.demand import Demand
+from .._memory.meter import Meter
+from .._memory.readers import Readers
+from .._memory.resizable import make_resizable
+from .._memory.saving import bring_all, watch_saves
+from .._plan.analyze import room_to_measure
+from .._plan.graph import Graph, RunRecorder, show_model, storages_by_name, tensors_of_job
+from .._plan.plan import Plan, plan_of
+from .._pool import library
+from .._pool.notice import Notice, notice_of
+from .._torch.compiled import refuse_compiled
+from .._torch.devices import device_of
+from .._torch.hooks import before_forks, mode_of, replace
+from .._torch.interrupts import Guard
+from .._torch.script import said_call
+from .._torch.step import bytes_of, local_of, tensors_of
+from .drift import Drift
+from .figures import events_of, lines_of
+from .plans import PLANS_MAX, RECORD, Plans, signature_of
+from .replay import Replay, State, steps_calls
 
 # Steps that are recorded: the first makes the optimizer's states, the second is as all later ones; with
 # DistributedDataParallel, which makes its buckets anew in its second step, the third.
@@ -55,6 +55,7 @@ class Run:
     After the block, also after an exception in it, all values are on the device.
     """
 
+    __module__ = "hyperoffload"
     _entered: "Run | None" = None  # the one that has begun and not ended
 
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, budget: Any, pool: str,
@@ -107,7 +108,7 @@ class Run:
                 self._guard.install(stack)
                 stack.callback(setattr, Run, "_entered", None)
                 Run._entered = self
-                self._pool = _library.Pool(self._address, "pytorch", **self._pool_options)
+                self._pool = library.Pool(self._address, "pytorch", **self._pool_options)
                 stack.callback(self._pool.close)
                 self._demand = Demand(self._pool, self._device, self._meter, self._limit, self._copies)
                 stack.push(self._end)
@@ -171,11 +172,11 @@ class Run:
                 for replay in self._plans.replays:
                     replay.finish()
                 self._demand.pause()  # what was on its way
-            except _library.Error as lost:
+            except library.Error as lost:
                 raise self._demand.rescued(lost)
             finally:
                 self._demand.close()
-        except _library.Error as lost:
+        except library.Error as lost:
             if kind is None:
                 raise
             _say(f"not all values are on the device again: {lost}")  # the first error says more
@@ -343,7 +344,7 @@ class Run:
 
     def _replay_of(self, plan, present, earlier=None):
         """A replay of a plan. earlier: the Drift of the plan that it replaces."""
-        needs = _library.schedule_info(plan.schedule)
+        needs = library.schedule_info(plan.schedule)
         make = Drift if earlier is None else earlier.planned_again
         return Replay(self._demand, plan, present, self._plans,
                       (self._note_departure, self._note_detour, self._choose), make(needs.step_ns, needs.stall_ns))

@@ -3,7 +3,7 @@
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from ._script import where
+from .._torch.script import where
 
 
 def gone_of(addresses):

@@ -4,8 +4,8 @@ import time
 
 import torch
 
-from ._hooks import replace
-from ._script import where
+from .hooks import replace
+from .script import where
 
 
 class Device:

@@ -6,8 +6,8 @@ captured with. To record these would give a plan of other operators than the one
 
 import torch
 
-from ._hooks import replace
-from ._script import where
+from .hooks import replace
+from .script import where
 
 _JIT = ("torch.jit", "use the module or function that was compiled, or set PYTORCH_JIT=0")
 _COMPILE = ("torch.compile", "use the module or function that was compiled, or set TORCHDYNAMO_DISABLE=1")

@@ -12,6 +12,7 @@ import pathlib
 import time
 from typing import SupportsIndex
 
+PACKAGE = pathlib.Path(__file__).absolute().parents[1]
 U32_MAX, U64_MAX = 2 ** 32 - 1, 2 ** 64 - 1
 _NAME = "libhyperoffload.so.0"
 _TAKE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64)
@@ -26,6 +27,7 @@ class Error(RuntimeError):
     name: the status, as "unavailable" or "exhausted"; `hyperoffload explain-error NAME` says what to do.
     """
 
+    __module__ = "hyperoffload"
     name: str
 
     def __init__(self, name: str, text: str) -> None:
@@ -112,7 +114,7 @@ class StorageState(ctypes.Structure):
 
 
 def _find():
-    beside = pathlib.Path(__file__).parent / _NAME
+    beside = PACKAGE / _NAME
     if beside.exists():
         return str(beside)
     return os.environ.get("HYPEROFFLOAD_LIBRARY") or _NAME
@@ -280,7 +282,7 @@ class Pool:
 
     def measure_device(self, device, size, times=3):
         """Moves `size` bytes from a device to the nodes that values go to first, and back. Returns (put, get) in
-        bytes/s, the best of all. device: _devices.Device."""
+        bytes/s, the best of all. device: devices.Device."""
         try:
             storage = device.new_storage(size)
         except RuntimeError as error:  # no memory on the device
@@ -320,7 +322,7 @@ class Pool:
 class Runtime:
     """A runtime whose device bytes the job places. `take(storage, bytes) -> address or None` and
     `drop(storage)` are called on the thread that calls, inside its calls, and must not raise. copies:
-    homes of what no plan has given homes. device: the _devices.Device whose memory it is."""
+    homes of what no plan has given homes. device: the devices.Device whose memory it is."""
 
     def __init__(self, pool, take, drop, copies, device):
         # ctypes frees a callback that nothing refers to.

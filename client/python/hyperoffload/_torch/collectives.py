@@ -8,8 +8,8 @@ import functools
 
 import torch
 
-from ._hooks import replace
-from ._step import namespace_of
+from .hooks import replace
+from .step import namespace_of
 
 # Operators that communicate with other processes: never moved, never run twice.
 _NAMESPACES = {"c10d", "_c10d_functional", "c10d_functional", "nccl"}

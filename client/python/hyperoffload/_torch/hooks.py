@@ -8,11 +8,11 @@ import types
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ._dispatch import shorten
-from ._interrupts import Guard
-from ._library import Error
-from ._script import where
-from ._step import is_wrapper, local_of, storage_of, tensors_of
+from .._pool.library import Error
+from .dispatch import shorten
+from .interrupts import Guard
+from .script import where
+from .step import is_wrapper, local_of, storage_of, tensors_of
 
 _DETACH = torch.ops.aten.detach.default
 _forks = 0  # between the process that loaded the package and this one

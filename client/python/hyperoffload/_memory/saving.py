@@ -6,9 +6,9 @@ import warnings
 
 import torch
 
-from ._hooks import replace
-from ._library import Error
-from ._step import storage_of
+from .._pool.library import Error
+from .._torch.hooks import replace
+from .._torch.step import storage_of
 
 # torch.save() looks these up when it is called: also one that was imported by name before.
 _SAVES = ("_save", "_legacy_save")

@@ -10,8 +10,8 @@ import sys
 
 import torch
 
-from ._demand import BYTES_MIN
-from ._step import is_wrapper, storage_of
+from .._torch.step import is_wrapper, storage_of
+from .demand import BYTES_MIN
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 # Objects, beside arrays of numpy, whose memory a tensor may share.

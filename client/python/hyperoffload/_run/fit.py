@@ -5,8 +5,8 @@ from typing import Literal
 
 import torch
 
-from ._arguments import budget_of, check_hardware, check_pool, check_training, copies_of, link_of, seconds_of
-from ._run import Run
+from .._plan.arguments import budget_of, check_hardware, check_pool, check_training, copies_of, link_of, seconds_of
+from .run import Run
 
 
 def fit(model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, device_memory: str | int, pool: str,

@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from ._objects import Publisher, Subscriber, Tile
+from .objects import Publisher, Subscriber, Tile
 
 
 class _Tensor(NamedTuple):
@@ -45,6 +45,8 @@ class Programs:
 
     `weights`: this rank's tile of each tensor of the object, by name; shapes and layouts are the plan's. Raises
     FileNotFoundError, and ValueError where the file is not such a plan."""
+
+    __module__ = "hyperoffload"
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         path = pathlib.Path(folder) / "programs.json"

@@ -11,13 +11,14 @@ class Notice(NamedTuple):
     where none does.
     """
 
+    __module__ = "hyperoffload"
     drained_nodes: int
     ending_nodes: int
     ending_s: float | None
 
 
 def notice_of(told):
-    """A Notice of what the library says (a _library.PoolNotice, or None); None: no node is to be left."""
+    """A Notice of what the library says (a library.PoolNotice, or None); None: no node is to be left."""
     if told is None or told.drained_nodes + told.ending_nodes == 0:
         return None
     return Notice(told.drained_nodes, told.ending_nodes, told.ending_ms / 1e3 if told.ending_nodes > 0 else None)

@@ -13,12 +13,12 @@ import threading
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from . import _library
-from ._collectives import communicates, is_point_to_point, wait_for, works_in
-from ._meter import Loose, Meter, gone_of
-from ._script import where
-from ._step import (bytes_of, is_view, list_length, new_bytes_of, own_bytes_taken, split, storage_of, tensors_in,
-                    tensors_of, written_in)
+from .._pool import library
+from .._torch.collectives import communicates, is_point_to_point, wait_for, works_in
+from .._torch.script import where
+from .._torch.step import (bytes_of, is_view, list_length, new_bytes_of, own_bytes_taken, split, storage_of, tensors_in,
+                           tensors_of, written_in)
+from .meter import Loose, Meter, gone_of
 
 # Storages below this size stay on the device: a transfer costs more than it frees.
 BYTES_MIN = 4096
@@ -29,7 +29,7 @@ class Demand:
     """The runtime of a job, and the storages that may leave the device outside a plan.
 
     limit() gives the bytes that tensors may hold at a time; without a pool it is infinite. One thread:
-    the one that calls the job's operators. device: _devices.Device, the storages'. copies: of each value
+    the one that calls the job's operators. device: devices.Device, the storages'. copies: of each value
     in the pool.
     """
 
@@ -61,7 +61,7 @@ class Demand:
         self._resize = device.resize
         self._process, self._thread = os.getpid(), threading.get_ident()
         self.runtime = (None if pool is None
-                        else _library.Runtime(pool, self._take, self._drop, copies, device))
+                        else library.Runtime(pool, self._take, self._drop, copies, device))
 
     # The library's callbacks, inside its calls on this thread. They must not raise.
 
@@ -441,7 +441,7 @@ class Demand:
                 if answers:
                     self._bring([loose])
                     continue
-            except _library.Error as why:
+            except library.Error as why:
                 answers = why.name != "deadline"  # else each would take as long
             storage = loose.storage()
             try:
@@ -458,7 +458,7 @@ class Demand:
         """As pause(). Returns whether there is room for all; else it has not paused."""
         try:
             self.pause()
-        except _library.Error as error:
+        except library.Error as error:
             if error.name != "exhausted":
                 raise
             return False

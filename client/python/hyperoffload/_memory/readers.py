@@ -6,11 +6,11 @@ import sys
 
 import torch
 
-from ._collectives import watch_hidden
-from ._hooks import refuse_away, replace
-from ._saving import storages_in
-from ._script import where
-from ._step import storage_of, tensors_of
+from .._torch.collectives import watch_hidden
+from .._torch.hooks import refuse_away, replace
+from .._torch.script import where
+from .._torch.step import storage_of, tensors_of
+from .saving import storages_in
 
 # Methods of tensors that read memory while they run. numpy() keeps it: PyTorch does not resize it then.
 _READERS = ("tolist", "__deepcopy__", "numpy")

@@ -4,10 +4,10 @@ import contextlib
 
 import torch
 
-from ._collectives import communicates
-from ._library import Error
-from ._script import where
-from ._step import new_bytes_of, shapes_of, written_in
+from .._pool.library import Error
+from .._torch.collectives import communicates
+from .._torch.script import where
+from .._torch.step import new_bytes_of, shapes_of, written_in
 
 # With gradients, so many calls in succession that the plan does not have are another step. Without, they
 # may be an evaluation.

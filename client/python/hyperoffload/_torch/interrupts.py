@@ -12,10 +12,10 @@ import threading
 
 import torch.utils._python_dispatch
 
-from . import _dispatch
+from . import dispatch
 
 # PyTorch's own books, of dispatch modes, which an exception in the midst of them leaves wrong.
-_DISPATCH = (torch.utils._python_dispatch.__file__, _dispatch.__file__)
+_DISPATCH = (torch.utils._python_dispatch.__file__, dispatch.__file__)
 _FRAMES_MAX = 6  # from there to what it calls
 
 

@@ -6,11 +6,12 @@ import threading
 
 import torch
 
-from ._step import storage_of, tensors_of
+from .._pool.library import PACKAGE
+from .step import storage_of, tensors_of
 
 # Where code lies that is not the script's.
-_OTHERS = tuple(os.path.dirname(os.path.abspath(module)) + os.sep
-                for module in (__file__, torch.__file__, os.__file__))
+_OTHERS = tuple(str(folder) + os.sep for folder in
+                (PACKAGE, *(os.path.dirname(os.path.abspath(module.__file__)) for module in (torch, os))))
 
 
 def where():
