@@ -1,5 +1,6 @@
 #pragma once
 
+#include <catch2/catch.hpp>
 #include <cstdint>
 #include <cstdlib>
 #include <optional>
@@ -32,23 +33,30 @@ inline std::uint64_t seed_count(std::uint64_t count) {
   return times == nullptr ? count : count * std::strtoull(times, nullptr, 10);
 }
 
-/// Runs `body(seed)` for the seeds 1 .. count, or for only_seed() alone.
+/// Runs `body(seed)` for `count` seeds after `before`, or for only_seed() alone. A failure names
+/// its seed.
+template <typename Body>
+void for_each_seed_after(std::uint64_t before, std::uint64_t count, Body&& body) {
+  const auto one = only_seed();
+  const std::uint64_t last = one.value_or(before + count);
+  for (std::uint64_t seed = one.value_or(before + 1); seed <= last; ++seed) {
+    INFO("HO_SEED=" << seed);
+    body(seed);
+  }
+}
+
+/// The same for the seeds 1 .. count.
 template <typename Body>
 void for_each_seed(std::uint64_t count, Body&& body) {
-  if (const auto one = only_seed()) {
-    body(*one);
-    return;
-  }
-  for (std::uint64_t seed = 1; seed <= count; ++seed) body(seed);
+  for_each_seed_after(0, count, body);
 }
 
 /// The same for seeds that differ from run to run where HO_SEEDS_FROM is in the environment
-/// (`tools/test --all` sets it): from that number on. HO_SEED replays one at the same commit.
+/// (`tools/test --all` sets it): after that number. HO_SEED replays one at the same commit.
 template <typename Body>
 void for_each_fresh_seed(std::uint64_t count, Body&& body) {
   const char* const from = std::getenv("HO_SEEDS_FROM");
-  const std::uint64_t first = from == nullptr ? 0 : std::strtoull(from, nullptr, 10);
-  for_each_seed(count, [&](std::uint64_t seed) { body(only_seed() ? seed : first + seed); });
+  for_each_seed_after(from == nullptr ? 0 : std::strtoull(from, nullptr, 10), count, body);
 }
 
 }  // namespace ho::test

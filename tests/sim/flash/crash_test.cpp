@@ -47,7 +47,6 @@ TEST_CASE("flash sim: after any crash every acknowledged durable write reads bac
   std::uint64_t cut_midway = 0;
   std::uint64_t missing = 0;
   for_each_seed(kCrashSeeds, [&](std::uint64_t seed) {
-    INFO("replay with HO_SEED=" << seed);
     FlashWorld world(seed);
     REQUIRE(world.open({}));
     for (int round = 0; round < 3; ++round) {
@@ -85,7 +84,6 @@ TEST_CASE("flash sim: after any crash every acknowledged durable write reads bac
 
 TEST_CASE("flash sim: nothing acknowledged is dropped when power is cut with nothing under way") {
   for_each_seed(kErrorSeeds, [&](std::uint64_t seed) {
-    INFO("replay with HO_SEED=" << seed);
     FlashWorld world(seed);
     REQUIRE(world.open({}));
     world.run(10 + world.random().below(20));
@@ -102,7 +100,6 @@ TEST_CASE("flash sim: nothing acknowledged is dropped when power is cut with not
 TEST_CASE("flash sim: I/O errors and full devices fail operations and never give wrong bytes") {
   std::uint64_t failures = 0;
   for_each_seed(kErrorSeeds, [&](std::uint64_t seed) {
-    INFO("replay with HO_SEED=" << seed);
     FlashWorld world(seed);
     REQUIRE(world.open({}));
     world.run(40);
@@ -129,7 +126,6 @@ TEST_CASE("flash sim: I/O errors and full devices fail operations and never give
 TEST_CASE("flash sim: a flipped bit of data is found, named, and harms nothing else") {
   std::uint64_t flipped = 0;
   for_each_seed(kFlipSeeds, [&](std::uint64_t seed) {
-    INFO("replay with HO_SEED=" << seed);
     FlashWorld world(seed);
     REQUIRE(world.open({}));
     world.run(60);
@@ -157,7 +153,6 @@ TEST_CASE("flash sim: a flipped bit of data is found, named, and harms nothing e
 TEST_CASE("flash sim: after a kill a rotten block of the last acknowledged write is corrupt") {
   std::uint64_t flipped = 0;
   for_each_seed(kErrorSeeds, [&](std::uint64_t seed) {
-    INFO("replay with HO_SEED=" << seed);
     FlashWorld world(seed);
     REQUIRE(world.open({}));
     world.run(10 + world.random().below(60));
@@ -179,7 +174,6 @@ TEST_CASE("flash sim: after a kill a rotten block of the last acknowledged write
 TEST_CASE("flash sim: flipped bits in one copy of the metadata harm nothing") {
   std::uint64_t noticed = 0;
   for_each_seed(kFlipSeeds, [&](std::uint64_t seed) {
-    INFO("replay with HO_SEED=" << seed);
     FlashWorld world(seed);
     REQUIRE(world.open({}));
     world.run(60);

@@ -50,7 +50,6 @@ TEST_CASE("sim: the hand-made plans are legal by the validator's rules") {
     Prng random(seed);
     const schedule::Schedule schedule = test::random_schedule(random);
     const auto violation = schedule::validate(schedule);
-    INFO("replay with HO_SEED=" << seed);
     if (violation) {
       FAIL(violation->rule << ": " << violation->first << " / " << violation->second << " "
                            << violation->detail);
@@ -61,7 +60,6 @@ TEST_CASE("sim: the hand-made plans are legal by the validator's rules") {
 TEST_CASE("sim: whole jobs with delay and reorder see exactly the model's bytes") {
   std::uint64_t stalled = 0;
   for_each_seed(kSeeds, [&](std::uint64_t seed) {
-    INFO("replay with HO_SEED=" << seed);
     const SimOutcome outcome = run(seed, SimFault::kNone);
     REQUIRE(outcome.wrong == "");
     REQUIRE_FALSE(outcome.failure.has_value());
@@ -75,7 +73,6 @@ TEST_CASE("sim: whole jobs with delay and reorder see exactly the model's bytes"
 TEST_CASE("sim: a killed node fails the job cleanly and never shows wrong bytes") {
   std::uint64_t failures = 0;
   for_each_seed(kFaultSeeds, [&](std::uint64_t seed) {
-    INFO("replay with HO_SEED=" << seed);
     const SimOutcome outcome = run(seed, SimFault::kKillPeer);
     REQUIRE(outcome.wrong == "");
     REQUIRE(outcome.finished != outcome.failure.has_value());
@@ -90,7 +87,6 @@ TEST_CASE("sim: a killed node fails the job cleanly and never shows wrong bytes"
 TEST_CASE("sim: a stopped node fails the job by its transfers' deadline") {
   std::uint64_t failures = 0;
   for_each_seed(kFaultSeeds, [&](std::uint64_t seed) {
-    INFO("replay with HO_SEED=" << seed);
     const SimOutcome outcome = run(seed, SimFault::kStopPeer);
     REQUIRE(outcome.wrong == "");
     REQUIRE(outcome.finished != outcome.failure.has_value());
@@ -106,7 +102,6 @@ TEST_CASE("sim: a stopped node fails the job by its transfers' deadline") {
 TEST_CASE("sim: a lost operation ends in an error, never in wrong bytes") {
   std::uint64_t failures = 0;
   for_each_seed(kFaultSeeds, [&](std::uint64_t seed) {
-    INFO("replay with HO_SEED=" << seed);
     const SimOutcome outcome = run(seed, SimFault::kLoss);
     REQUIRE(outcome.wrong == "");
     REQUIRE(outcome.finished != outcome.failure.has_value());
@@ -120,7 +115,6 @@ TEST_CASE(
   std::uint64_t planned = 0;
   std::uint64_t wrapped = 0;
   for_each_seed(kFaultSeeds, [&](std::uint64_t seed) {
-    INFO("replay with HO_SEED=" << seed);
     Prng random(seed);
     const schedule::Schedule source = test::random_schedule(random);
     const auto schedule = analyzed(test::graph_of(source), source.hardware, random);
@@ -140,7 +134,6 @@ TEST_CASE(
 TEST_CASE("sim: what a step leaves for the job is read after it, and not fetched for the next") {
   std::uint64_t away = 0;  // plans with an OUTPUT that leaves the device
   for_each_seed(kFaultSeeds, [&](std::uint64_t seed) {
-    INFO("replay with HO_SEED=" << seed);
     Prng random(seed);
     const schedule::Schedule source = test::random_schedule(random);
     Graph graph = test::graph_of(source);
@@ -223,7 +216,6 @@ TEST_CASE("sim: plans that use flash move the right bytes, over staging slots of
   std::uint64_t planned = 0;
   std::uint64_t staged = 0;
   for_each_seed(kFaultSeeds, [&](std::uint64_t seed) {
-    INFO("replay with HO_SEED=" << seed);
     Prng random(seed);
     const auto schedule = plan_with_flash(random);
     if (!schedule) return;
@@ -244,7 +236,6 @@ TEST_CASE(
   std::uint64_t failures = 0;
   std::uint64_t planned = 0;
   for_each_seed(kFaultSeeds, [&](std::uint64_t seed) {
-    INFO("replay with HO_SEED=" << seed);
     Prng random(seed);
     const auto schedule = plan_with_flash(random);
     if (!schedule) return;
@@ -290,7 +281,6 @@ TEST_CASE("sim: plans take turns, and values are looked at, written and left bet
   std::uint64_t left = 0;
   std::uint64_t kept = 0;
   for_each_seed(kMixedSeeds, [&](std::uint64_t seed) {
-    INFO("replay with HO_SEED=" << seed);
     Prng random(seed);
     const auto plans = some_plans(random);
     SimJob job(plans, random.next(), SimFault::kNone);
@@ -310,7 +300,6 @@ TEST_CASE("sim: plans take turns, and values are looked at, written and left bet
 TEST_CASE("sim: plans with flash take turns, and one that is left loses nothing that it needs") {
   std::uint64_t staged = 0;
   for_each_seed(kMixedSeeds, [&](std::uint64_t seed) {
-    INFO("replay with HO_SEED=" << seed);
     Prng random(seed);
     const auto plan = plan_with_flash(random);
     if (!plan) return;
@@ -328,7 +317,6 @@ TEST_CASE(
     "sim: a job that places device bytes never has more than the plan says, nor reads freed") {
   std::uint64_t ran = 0;
   for_each_seed(kMixedSeeds, [&](std::uint64_t seed) {
-    INFO("replay with HO_SEED=" << seed);
     Prng random(seed);
     auto plans = some_plans(random);
     std::erase_if(plans, [](const schedule::Schedule& plan) {
@@ -347,7 +335,6 @@ TEST_CASE(
 TEST_CASE("sim: a lost node fails a job that places device bytes, between plans too") {
   std::uint64_t failures = 0;
   for_each_seed(kMixedSeeds, [&](std::uint64_t seed) {
-    INFO("replay with HO_SEED=" << seed);
     Prng random(seed);
     auto plans = some_plans(random);
     std::erase_if(plans, [](const schedule::Schedule& plan) {
@@ -392,7 +379,6 @@ TEST_CASE(
   std::uint64_t lost = 0;
   std::uint64_t ended = 0;
   for_each_seed(kFaultSeeds, [&](std::uint64_t seed) {
-    INFO("replay with HO_SEED=" << seed);
     Prng random(seed);
     const auto plans = doubled_plans(random);
     if (plans.empty()) return;
@@ -423,7 +409,6 @@ TEST_CASE(
   std::uint64_t restarts = 0;
   std::uint64_t stale = 0;
   for_each_seed(kFaultSeeds, [&](std::uint64_t seed) {
-    INFO("replay with HO_SEED=" << seed);
     Prng random(seed);
     const auto plans = doubled_plans(random);
     if (plans.empty()) return;
@@ -446,7 +431,6 @@ TEST_CASE("sim: with two homes a node that stands still is left out until it ans
   std::uint64_t stale = 0;
   Duration waited{};
   for_each_seed(kFaultSeeds, [&](std::uint64_t seed) {
-    INFO("replay with HO_SEED=" << seed);
     Prng random(seed);
     const auto plans = doubled_plans(random);
     if (plans.empty()) return;

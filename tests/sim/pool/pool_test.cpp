@@ -63,7 +63,6 @@ void show(const SimCounts& counts) {
 
 TEST_CASE("pool sim: without faults jobs run, end, and leave nothing behind") {
   for_each_seed(kQuietSeeds, [](std::uint64_t seed) {
-    INFO("replay with HO_SEED=" << seed);
     SimOptions options = small_pool(seed);
     options.faults = false;
     const SimResult result = run(options);
@@ -78,7 +77,6 @@ TEST_CASE("pool sim: without faults jobs run, end, and leave nothing behind") {
 TEST_CASE("pool sim: with combined faults every get has its bytes, all adds up, and all heals") {
   SimCounts counts;
   for_each_fresh_seed(kFaultSeeds, [&](std::uint64_t seed) {
-    INFO("replay with HO_SEED=" << seed);
     const SimResult result = run(small_pool(seed));
     CHECK(result.wrong == "");  // a night names all seeds that fail
     counts.add(result.counts);
@@ -98,7 +96,6 @@ TEST_CASE("pool sim: with combined faults every get has its bytes, all adds up, 
 TEST_CASE("pool sim: the same on 64 nodes") {
   SimCounts counts;
   for_each_fresh_seed(kWideSeeds, [&](std::uint64_t seed) {
-    INFO("replay with HO_SEED=" << seed);
     const SimResult result = run(wide_pool(seed));
     CHECK(result.wrong == "");  // a night names all seeds that fail
     counts.add(result.counts);
@@ -108,7 +105,6 @@ TEST_CASE("pool sim: the same on 64 nodes") {
 
 TEST_CASE("pool sim: a seed gives the same events each time") {
   for_each_seed(test::seed_count(3), [](std::uint64_t seed) {
-    INFO("replay with HO_SEED=" << seed);
     const SimResult first = run(small_pool(seed));
     const SimResult again = run(small_pool(seed));
     CHECK(first.trace == again.trace);

@@ -173,7 +173,6 @@ TEST_CASE("passes: a value that an op would wait for longest stays, and others l
 
 TEST_CASE("play: transfers of a choice follow one another as bytes allow") {
   test::for_each_seed(300, [](std::uint64_t seed) {
-    INFO("HO_SEED=" << seed);
     const Stage stage(test::random_graph(seed, 60), test::one_tier(300'000'000));
     const std::uint64_t peak = analyzer::peak_unmanaged_bytes(stage.graph);
     if (peak == 0) return;

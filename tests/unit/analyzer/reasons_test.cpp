@@ -162,7 +162,6 @@ TEST_CASE("reasons: every moved gap has one, every gap that could leave and stay
   std::set<RoomFor> seen;
   std::set<StayCause> stay_seen;
   test::for_each_seed(300, [&](std::uint64_t seed) {
-    INFO("HO_SEED=" << seed);
     const Stage stage(test::random_graph(seed, 60), test::one_tier(300'000'000));
     const std::uint64_t peak = analyzer::peak_unmanaged_bytes(stage.graph);
     if (peak == 0) return;

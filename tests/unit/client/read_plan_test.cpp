@@ -84,10 +84,7 @@ std::vector<layout::Box> boxes(const Side& side, const layout::Shape& shape) {
 }  // namespace
 
 TEST_CASE("read plan: a reader has its tile, whatever the two layouts are", "[unit]") {
-  const std::uint64_t seeds = test::seed_count(12);
-  for (std::uint64_t i = 0; i < seeds; ++i) {
-    const std::uint64_t seed = test::only_seed().value_or(i);
-    INFO("HO_SEED=" << seed);
+  test::for_each_seed(test::seed_count(12), [&](std::uint64_t seed) {
     Prng random(seed);
     layout::Shape shape;
     const std::size_t dimensions = 1 + random.below(3);
@@ -139,7 +136,7 @@ TEST_CASE("read plan: a reader has its tile, whatever the two layouts are", "[un
       CHECK(fetched == plan->fetched_bytes);
       CHECK(got == mine);
     }
-  }
+  });
 }
 
 TEST_CASE("read plan: parts of rows fetch little more than they need", "[unit]") {
@@ -211,10 +208,7 @@ TEST_CASE("read plan: what is one run for both goes right to its place", "[unit]
 }
 
 TEST_CASE("chunks: they divide a tile, in the order in which they are stored", "[unit]") {
-  const std::uint64_t seeds = test::seed_count(40);
-  for (std::uint64_t i = 0; i < seeds; ++i) {
-    const std::uint64_t seed = test::only_seed().value_or(i);
-    INFO("HO_SEED=" << seed);
+  test::for_each_seed(test::seed_count(40), [&](std::uint64_t seed) {
     Prng random(seed);
     layout::Box tile;
     tile.dimensions = 1 + random.below(4);
@@ -252,7 +246,7 @@ TEST_CASE("chunks: they divide a tile, in the order in which they are stored", "
       if (!intersection(chunks.box(c), part).empty()) expected.push_back(c);
     }
     CHECK(chunks.touching(part) == expected);
-  }
+  });
 }
 
 TEST_CASE("read plan: a tile that does not fit the object is refused", "[unit]") {

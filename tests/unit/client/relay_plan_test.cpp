@@ -41,10 +41,7 @@ void check_chain(const RelayPlan& plan, std::size_t wanted, std::uint64_t tile_b
 }  // namespace
 
 TEST_CASE("relay plan: ranks read parts that make up their tiles, each byte once", "[unit]") {
-  const std::uint64_t seeds = test::seed_count(60);
-  for (std::uint64_t i = 0; i < seeds; ++i) {
-    const std::uint64_t seed = test::only_seed().value_or(i);
-    INFO("HO_SEED=" << seed);
+  test::for_each_seed(test::seed_count(60), [&](std::uint64_t seed) {
     Prng random(seed);
     const std::string sizes = std::to_string(1 + random.below(3)) + "x" +
                               std::to_string(1 + random.below(4)) + "x" +
@@ -101,7 +98,7 @@ TEST_CASE("relay plan: ranks read parts that make up their tiles, each byte once
       CHECK(positions.size() == mesh_of(group.substr(1)).ranks.size());
     }
     CHECK(read * relayed_ranks == all);
-  }
+  });
 }
 
 TEST_CASE("relay plan: axes are named once, and are the mesh's", "[unit]") {

@@ -396,7 +396,6 @@ TEST_CASE("initiator: a peer is silent while it owes answers and nothing moves")
 /// rails, one of which has not been ended at both sides.
 TEST_CASE("initiator: under random events each operation ends once, and no old put is abroad") {
   ho::test::for_each_seed(300, [](std::uint64_t seed) {
-    INFO("HO_SEED=" << seed);
     Prng prng(seed);
     Bed bed(Fenced::kYes, prng.below(2) == 0 ? "ab" : "abc");
     std::set<std::uint64_t> open;
