@@ -2,13 +2,18 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
+#include <stdexcept>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "common/base/prng.hpp"
 #include "common/model/graph.hpp"
 #include "common/model/hardware.hpp"
+#include "common/schedule/schedule.hpp"
+#include "tools/analyzer/analyzer.hpp"
 
 namespace ho::test {
 
@@ -126,6 +131,21 @@ inline Graph random_graph(std::uint64_t seed, std::uint32_t ops_max) {
     build.op(duration_ns, std::move(reads), std::move(writes));
   }
   return build.take();
+}
+
+/// For Options::enough_step_ns: every step is this short, so the first plan that fits will do.
+inline constexpr std::uint64_t kAnyStepNs = std::uint64_t{1} << 60U;
+
+/// A plan in program order, however long its step is; nullopt if none was found. For tests that ask
+/// nothing of the planner: analyze() tries hundreds of plans of a small graph for the shortest one.
+inline std::optional<schedule::Schedule> any_plan(const Graph& graph, const Hardware& hardware,
+                                                  analyzer::Options options) {
+  options.keep_order = true;
+  options.enough_step_ns = kAnyStepNs;
+  auto outcome = analyzer::analyze(graph, hardware, options);
+  if (!outcome) throw std::runtime_error(outcome.error().message());
+  if (!std::holds_alternative<schedule::Schedule>(*outcome)) return std::nullopt;
+  return std::get<schedule::Schedule>(*std::move(outcome));
 }
 
 /// Forward and backward through `layers` layers with weights, gradients and Adam's two states.
