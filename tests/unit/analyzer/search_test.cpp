@@ -1,7 +1,9 @@
 #include <algorithm>
+#include <array>
 #include <catch2/catch.hpp>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "common/schedule/validate.hpp"
 #include "tests/support/seeds.hpp"
@@ -334,9 +336,9 @@ std::vector<std::uint32_t> regained(const Graph& graph, const analyzer::Gap& gap
 }
 
 TEST_CASE("recompute: finds the ops that a search through all uses finds") {
+  const std::uint64_t seeds = test::seed_count(200);
   std::size_t found = 0;
-  test::for_each_seed(200, [&](std::uint64_t seed) {
-    INFO("HO_SEED=" << seed);
+  test::for_each_seed(seeds, [&](std::uint64_t seed) {
     const Graph graph = marked(test::random_graph(seed, 40), seed);
     const auto life = analyzer::lifetimes_of(graph, 1);
     const analyzer::Cones cones(graph, life);
@@ -348,47 +350,81 @@ TEST_CASE("recompute: finds the ops that a search through all uses finds") {
       found += ops.empty() ? 0 : 1;
     }
   });
-  if (!test::only_seed()) CHECK(found > 100);
+  if (!test::only_seed()) CHECK(found > seeds / 2);
 }
 
-TEST_CASE("search: plans of random graphs with all marks are legal and never longer for it") {
-  std::uint32_t plans = 0;
-  std::uint32_t reordered = 0;
-  std::uint32_t recomputed = 0;
-  std::uint32_t kept_orders = 0;
-  test::for_each_seed(400, [&](std::uint64_t seed) {
-    INFO("HO_SEED=" << seed);
-    const Graph graph = marked(test::random_graph(seed, 50), seed);
+namespace {
+
+std::uint64_t durations_sum(const Graph& graph) {
+  std::uint64_t sum = 0;
+  for (const Op& op : graph.ops) sum += op.duration_ns;
+  return sum;
+}
+
+/// Checks every promise that holds for any plan. analyze() fails if it cannot prove a plan legal;
+/// tests/unit/schedule/planned_test.cpp runs the plans. @return the plan, if there is one.
+std::optional<Schedule> checked_plan(const Graph& graph, const Hardware& hardware,
+                                     const analyzer::Options& options) {
+  auto outcome = analyzer::analyze(graph, hardware, options);
+  if (!outcome) FAIL(outcome.error().message());
+  if (const auto* none = std::get_if<analyzer::Infeasible>(&*outcome)) {
+    if (none->tier == "device") CHECK(none->needs_bytes > options.device_budget_bytes);
+    return std::nullopt;
+  }
+  auto& plan = std::get<Schedule>(*outcome);
+  const auto& p = plan.prediction;
+  CHECK(p.refused_plans == 0);
+  CHECK(plan.arena_bytes <= options.device_budget_bytes);
+  CHECK(p.live_bound_bytes <= plan.arena_bytes);
+  CHECK(p.peak_planned_bytes <= plan.arena_bytes);
+  CHECK(p.peak_planned_bytes <= p.live_bound_bytes);
+  CHECK(p.lower_bound_ns >= durations_sum(graph));
+  CHECK(p.lower_bound_ns <= p.step_ns);
+  if (p.program_order_step_ns != 0) CHECK(p.step_ns <= p.program_order_step_ns);
+  CHECK(p.recomputed_ops == plan.positions.size() - plan.ops.size());
+  return std::move(plan);
+}
+
+}  // namespace
+
+/// Two of three graphs have all marks.
+TEST_CASE("search: every plan of a random graph is proven legal, above the bound, not longer") {
+  const std::uint64_t seeds = test::seed_count(150);
+  std::uint64_t plans = 0;
+  std::uint64_t reordered = 0;
+  std::uint64_t recomputed = 0;
+  std::uint64_t kept_orders = 0;
+  test::for_each_seed(seeds, [&](std::uint64_t seed) {
+    const bool marks = seed % 3 != 0;
+    Graph graph = test::random_graph(seed, marks ? 50 : 40);
+    if (marks) graph = marked(std::move(graph), seed);
     const std::uint64_t peak = analyzer::peak_unmanaged_bytes(graph);
     if (peak == 0) return;
-    const Hardware hardware = test::one_tier(200'000'000 * (1 + seed % 5));
-    const auto outcome = analyzer::analyze(graph, hardware, {peak * 6 / 10 + 1, 1});
-    if (!outcome) FAIL(outcome.error().message());
-    const auto* plan = std::get_if<Schedule>(&*outcome);
-    if (plan == nullptr) return;
+    const std::uint64_t percent = marks ? 60 : std::array{35U, 60U, 85U, 120U}[seed / 3 % 4];
+    CAPTURE(percent);
+    const Hardware hardware = marks
+                                  ? test::one_tier(200'000'000 * (1 + seed % 5))
+                                  : test::one_tier(1'000'000'000 / (1 + seed / 3 % 3), seed % 200);
+    analyzer::Options options{peak * percent / 100 + 1, 1};
+    const auto plan = checked_plan(graph, hardware, options);
+    if (!plan) return;
     ++plans;
-    const auto& p = plan->prediction;
-    if (p.program_order_step_ns != 0) CHECK(p.step_ns <= p.program_order_step_ns);
-    CHECK(p.lower_bound_ns <= p.step_ns);
-    CHECK(p.recomputed_ops == plan->positions.size() - plan->ops.size());
-    if (seed % 4 == 0) {
-      const auto kept = analyzer::analyze(graph, hardware, {peak * 6 / 10 + 1, 1, {}, true});
-      REQUIRE(kept.ok());
-      const auto* const in_order = std::get_if<Schedule>(&*kept);
-      if (in_order != nullptr) {
-        CHECK(in_order->prediction.moved_ops + in_order->prediction.recomputed_ops == 0);
-        CHECK(in_order->prediction.step_ns >= p.step_ns);
-        ++kept_orders;
-      }
-    }
-    reordered += p.moved_ops > 0 ? 1 : 0;
-    recomputed += p.recomputed_ops > 0 ? 1 : 0;
+    reordered += plan->prediction.moved_ops > 0 ? 1 : 0;
+    recomputed += plan->prediction.recomputed_ops > 0 ? 1 : 0;
+    if (!marks || seed % 4 != 0) return;
+    options.keep_order = true;
+    const auto in_order = checked_plan(graph, hardware, options);
+    if (!in_order) return;
+    ++kept_orders;
+    CHECK(in_order->prediction.moved_ops + in_order->prediction.recomputed_ops == 0);
+    CHECK(in_order->prediction.step_ns >= plan->prediction.step_ns);
   });
   if (test::only_seed()) return;
-  CHECK(plans > 100);
-  CHECK(reordered > 10);
-  CHECK(recomputed > 10);
-  CHECK(kept_orders > 30);
+  CAPTURE(plans, reordered, recomputed, kept_orders);
+  CHECK(plans > seeds / 4);
+  CHECK(reordered > seeds * 2 / 3 / 40);
+  CHECK(recomputed > seeds * 2 / 3 / 40);
+  CHECK(kept_orders > seeds * 2 / 3 * 3 / 40);
 }
 
 TEST_CASE("search: other lists are tried where program order is at its own bound") {
