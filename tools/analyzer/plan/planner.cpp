@@ -283,17 +283,15 @@ void Planner::spread_homes() {
     maker_.use_homes(std::move(tier_of), Links::kShared);
     return true;
   };
-  // A step that streams more than the device holds is shortest if what was divided moves again; if
-  // others have to leave, those use both links, too. Else homes better follow what leaves.
   const Decisions near = last_;
-  if (divide(near, Spread::kAll)) {
-    spread_leaves_ = near.moved;
-    play_series(1);
-    spread_leaves_.clear();
-    play_series(1);
-  }
-  last_ = near;
   for (int i = 0; i < kSpreads && !close() && divide(last_, Spread::kMoved); ++i) play_series(1);
+  // Homes that follow what leaves do not settle where a step streams more than the device holds:
+  // there, what was divided better moves again, or others that then leave use both links, too.
+  if (close() || !divide(near, Spread::kAll)) return;
+  spread_leaves_ = near.moved;
+  play_series(1);
+  spread_leaves_.clear();
+  play_series(1);
 }
 
 /// Looks for a shorter step near the best one: fixes a few gaps, leaves more room or moves a home,
