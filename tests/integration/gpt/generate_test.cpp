@@ -1,5 +1,6 @@
 #include <signal.h>
 
+#include <array>
 #include <catch2/catch.hpp>
 #include <fstream>
 #include <string>
@@ -154,6 +155,22 @@ TEST_CASE("generate: wrong usage exits with 2 and says what to do") {
   Gpt none(with_small_decoder({}));
   REQUIRE(none.wait() == 2);
   CHECK(none.err().find("missing: --prompt or --prompts") != std::string::npos);
+  const TempFolder folder;
+  const std::string path = folder.file("prompts");
+  for (const auto& [text, why] : std::vector<std::array<std::string, 2>>{
+           {"", path + ": the file has no prompt"},
+           {"\n\n", path + ": the file has no prompt"},
+           {"one\n\nthree\n", path + ", line 2: a prompt is empty"}}) {
+    std::ofstream(path) << text;
+    Gpt prompts(with_small_decoder({"--prompts", path}));
+    REQUIRE(prompts.wait() == 2);
+    CHECK(prompts.err().find("--prompts " + why) != std::string::npos);
+  }
+  // Empty lines at the end do not count: the next thing that is wrong is the number of tokens.
+  std::ofstream(path) << "xyz\n\n\n";
+  Gpt ended(with_small_decoder({"--prompts", path, "--tokens", "65536"}));
+  REQUIRE(ended.wait() == 2);
+  CHECK(ended.err().find("65568 rows") != std::string::npos);
   Gpt heads({"generate", "--prompt", "x", "--heads", "3"});
   REQUIRE(heads.wait() == 2);
   CHECK(heads.err().find("--heads must divide --dim") != std::string::npos);

@@ -10,19 +10,35 @@
 namespace ho::gpt {
 namespace {
 
+Error bad(const std::string& what) { return {Errc::kInvalidArgument, what}; }
+
+/// The lines of a file, without empty ones at its end.
+Result<std::vector<std::string>> lines_of(const std::string& path) {
+  std::ifstream file(path);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) lines.push_back(line);
+  if (!file.eof()) return bad(path + " cannot be read");
+  while (!lines.empty() && lines.back().empty()) lines.pop_back();
+  return lines;
+}
+
 Result<std::vector<Prompt>> read_prompts(const GenerationArguments& arguments) {
-  std::vector<std::string> texts = arguments.prompts;
+  std::vector<std::string> texts = arguments.prompts;  // the parser refuses empty ones
   if (!arguments.prompts_file.empty()) {
-    std::ifstream file(arguments.prompts_file);
-    for (std::string line; std::getline(file, line);) texts.push_back(line);
-    if (!file.eof()) {
-      return Error(Errc::kInvalidArgument, arguments.prompts_file + " cannot be read");
+    const std::string& path = arguments.prompts_file;
+    const auto lines = lines_of(path);
+    if (!lines) return lines.error();
+    if (lines->empty()) return bad("--prompts " + path + ": the file has no prompt");
+    const auto empty = std::find(lines->begin(), lines->end(), "");
+    if (empty != lines->end()) {
+      return bad("--prompts " + path + ", line " + std::to_string(empty - lines->begin() + 1) +
+                 ": a prompt is empty");
     }
+    texts.insert(texts.end(), lines->begin(), lines->end());
   }
-  if (texts.empty()) return Error(Errc::kInvalidArgument, "missing: --prompt or --prompts");
+  if (texts.empty()) return bad("missing: --prompt or --prompts");
   std::vector<Prompt> prompts;
   for (const std::string& text : texts) {
-    if (text.empty()) return Error(Errc::kInvalidArgument, "a prompt is empty");
     Prompt& prompt = prompts.emplace_back();
     for (const char letter : text) prompt.push_back(static_cast<unsigned char>(letter));
   }
@@ -58,7 +74,8 @@ void add_generation(CLI::App& app, GenerationArguments& a) {
   a.options.decoder.model.batch = 4;
   app.add_option("--prompt", a.prompts, "Text to continue; may be given several times")
       ->allow_extra_args(false);
-  app.add_option("--prompts", a.prompts_file, "File with a prompt a line")
+  app.add_option("--prompts", a.prompts_file,
+                 "File with a prompt a line; empty lines at its end do not count")
       ->check(CLI::ExistingFile);
   add("--tokens", a.options.new_tokens, "New tokens of each sequence, at most")
       ->check(CLI::Range(1U, 65536U));
