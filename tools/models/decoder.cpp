@@ -9,6 +9,7 @@
 
 #include "tools/models/costs.hpp"
 #include "tools/models/graph_builder.hpp"
+#include "tools/models/parameters.hpp"
 
 namespace ho::models {
 
@@ -19,19 +20,6 @@ constexpr std::uint64_t kTokenBytes = 4;  // an int32 id
 /// Adam's two moments and, beside weights of less than 4 bytes, a copy of them, all in 32 bits.
 constexpr std::uint64_t kFloatBytes = 4;
 using Storages = std::vector<StorageIndex>;
-
-/// A feed-forward part: SwiGLU's two input matrices side by side, and its output matrix.
-struct Expert {
-  StorageIndex in;
-  StorageIndex out;
-};
-
-struct Layer {
-  StorageIndex qkv;  ///< with the norm before it, as are the others
-  StorageIndex out;
-  std::optional<StorageIndex> router;
-  std::vector<Expert> experts;
-};
 
 /// A feed-forward part as one pass used it.
 struct UsedExpert {
@@ -71,13 +59,9 @@ class Decoder {
  public:
   explicit Decoder(const LlamaLike& model)
       : m_(model),
-        width_(m_.hidden / m_.tensor_parallel),
-        kv_width_(m_.hidden / m_.heads * m_.kv_heads / m_.tensor_parallel),
-        feed_forward_(m_.feed_forward / m_.tensor_parallel),
-        vocab_(m_.vocab / m_.tensor_parallel),
-        graph_(std::string("llama-like-") + phase_name(), m_.flops_per_s, m_.bytes_per_s) {
-    add_weights();
-  }
+        widths_(m_),
+        graph_(std::string("llama-like-") + phase_name(), m_.flops_per_s, m_.bytes_per_s),
+        parameters_(add_parameters(m_, graph_)) {}
 
   [[nodiscard]] bool too_large() const { return graph_.ops() > kOpsMax; }
 
@@ -96,8 +80,7 @@ class Decoder {
     graph_.set_phase("decode");
     for (std::uint64_t group = 0; group < m_.groups && !too_large(); ++group) {
       const std::string name = m_.groups == 1 ? "" : "group " + std::to_string(group) + " ";
-      // Where they cannot be equal, the first groups have one more.
-      const std::uint64_t sequences = m_.batch / m_.groups + (group < m_.batch % m_.groups ? 1 : 0);
+      const std::uint64_t sequences = sequences_of(m_, group);
       const Cache cache = make_cache(name, sequences);
       for (std::uint64_t token = m_.context - m_.turn_tokens; token < m_.context && !too_large();
            ++token) {
@@ -110,7 +93,7 @@ class Decoder {
   /// One forward, one backward: as many passes forward as the stage has under way at a time, then a
   /// backward and a forward pass in turn.
   void train() {
-    gradients_.resize(parameters_.size());
+    gradients_.resize(parameters_.all.size());
     std::vector<Trained> passes(m_.micro_batches);
     std::uint64_t ahead = 0;
     for (std::uint64_t i = 0; i < m_.micro_batches && !too_large(); ++i) {
@@ -149,32 +132,6 @@ class Decoder {
     return pass.name + " layer " + std::to_string(layer) + " ";
   }
 
-  StorageIndex weight(std::string name, std::uint64_t parameters) {
-    parameters_.push_back(graph_.add_storage(
-        std::move(name), product({parameters, m_.element_bytes}), StorageKind::kWeight, true));
-    return parameters_.back();
-  }
-
-  void add_weights() {
-    embedding_ = weight("embedding", vocab_ * m_.hidden);
-    for (std::uint64_t layer = 0; layer < m_.layers; ++layer) {
-      const std::string at = "layer " + std::to_string(layer) + " ";
-      Layer made{weight(at + "qkv", m_.hidden * (width_ + 2 * kv_width_) + m_.hidden),
-                 weight(at + "out", width_ * m_.hidden),
-                 std::nullopt,
-                 {}};
-      if (m_.experts > 1) made.router = weight(at + "router", m_.hidden * m_.experts + m_.hidden);
-      const std::uint64_t norm = made.router ? 0 : m_.hidden;
-      for (std::uint64_t expert = 0; expert < m_.experts; ++expert) {
-        const std::string of = expert_name(at, expert);
-        const StorageIndex in = weight(of + "gate up", 2 * m_.hidden * feed_forward_ + norm);
-        made.experts.push_back({in, weight(of + "down", feed_forward_ * m_.hidden)});
-      }
-      layers_.push_back(std::move(made));
-    }
-    head_ = weight("head", vocab_ * m_.hidden + m_.hidden);
-  }
-
   StorageIndex activation(const std::string& name, std::uint64_t rows, std::uint64_t width,
                           bool output = false) {
     return graph_.add_storage(name, product({rows, width, m_.element_bytes}),
@@ -187,7 +144,7 @@ class Decoder {
       for (std::uint64_t begin = 0; begin < m_.context; begin += m_.block_tokens) {
         const Tokens tokens{begin, std::min(begin + m_.block_tokens, m_.context)};
         const std::uint64_t bytes =
-            product({sequences, tokens.count(), 2, kv_width_, m_.element_bytes});
+            product({sequences, tokens.count(), 2, widths_.kv, m_.kv_element_bytes});
         std::string name =
             group + "layer " + std::to_string(layer) + " kv " + std::to_string(cache[layer].size());
         cache[layer].push_back(
@@ -204,9 +161,10 @@ class Decoder {
 
   StorageIndex embed(const Pass& pass, StorageIndex tokens) {
     const StorageIndex x = activation(pass.name + " x", pass.rows(), m_.hidden);
-    const std::uint64_t table = graph_.bytes(embedding_);
+    const std::uint64_t table = graph_.bytes(parameters_.embedding);
+    const std::uint64_t rows = weight_bytes(m_, product({pass.rows(), m_.hidden}));
     graph_.add_op(pass.name + " embed",
-                  {0, {tokens, embedding_}, {x}, table - std::min(table, graph_.bytes(x))});
+                  {0, {tokens, parameters_.embedding}, {x}, table - std::min(table, rows)});
     sum_over_ranks(pass.name + " embed", x);
     return x;
   }
@@ -224,7 +182,7 @@ class Decoder {
   /// The pass through all layers with its keys and values in the cache.
   StorageIndex infer(const Pass& pass, const Cache& cache) {
     StorageIndex x = embed(pass, add_tokens(pass));
-    for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
+    for (std::size_t layer = 0; layer < parameters_.layers.size(); ++layer) {
       KvTarget target{{}, {}, 0};
       std::vector<Block> seen;
       for (const Block& block : cache[layer]) {
@@ -250,9 +208,9 @@ class Decoder {
   /// Queries, keys and values.
   Saved project(const Pass& pass, std::size_t layer, StorageIndex x, const KvTarget& target) {
     const std::string at = at_layer(pass, layer);
-    const StorageIndex q = activation(at + "q", pass.rows(), width_);
-    Work work{product_flops(pass.rows(), m_.hidden, width_ + 2 * kv_width_),
-              {x, layers_[layer].qkv},
+    const StorageIndex q = activation(at + "q", pass.rows(), widths_.query);
+    Work work{product_flops(pass.rows(), m_.hidden, widths_.query + 2 * widths_.kv),
+              {x, parameters_.layers[layer].qkv},
               {q},
               target.untouched_bytes};
     work.reads.insert(work.reads.end(), target.updated.begin(), target.updated.end());
@@ -266,13 +224,13 @@ class Decoder {
   /// Attention block by block, then its output matrix.
   void attend(const Pass& pass, std::size_t layer, Saved& made, const std::vector<Block>& blocks) {
     const std::string at = at_layer(pass, layer);
-    made.attended = activation(at + "attended", pass.rows(), width_);
+    made.attended = activation(at + "attended", pass.rows(), widths_.query);
     bool first = true;
     for (std::size_t i = 0; i < blocks.size(); ++i) {
       if (!attends(i, blocks.size(), m_.attended)) continue;
       const Tokens keys{blocks[i].tokens.begin, std::min(blocks[i].tokens.end, pass.tokens.end)};
       const std::uint64_t whole = graph_.bytes(blocks[i].storage);
-      Work work{4 * static_cast<double>(width_) * static_cast<double>(pass.sequences) *
+      Work work{4 * static_cast<double>(widths_.query) * static_cast<double>(pass.sequences) *
                     causal_pairs(pass.tokens, keys),
                 {made.q, blocks[i].storage},
                 {made.attended},
@@ -282,15 +240,15 @@ class Decoder {
       graph_.add_op(at + "attention" + (blocks.size() == 1 ? "" : " " + std::to_string(i)), work);
     }
     made.mid = activation(at + "mid", pass.rows(), m_.hidden);
-    graph_.add_op(at + "out", {product_flops(pass.rows(), width_, m_.hidden),
-                               {made.attended, made.x, layers_[layer].out},
+    graph_.add_op(at + "out", {product_flops(pass.rows(), widths_.query, m_.hidden),
+                               {made.attended, made.x, parameters_.layers[layer].out},
                                {made.mid}});
     sum_over_ranks(at + "out", made.mid);
   }
 
   StorageIndex feed_forward(const Pass& pass, std::size_t layer, Saved& made) {
     const std::string at = at_layer(pass, layer);
-    const Layer& weights = layers_[layer];
+    const Layer& weights = parameters_.layers[layer];
     made.ff_input = made.mid;
     if (weights.router) {
       made.ff_input = activation(at + "routed", pass.rows(), m_.hidden + m_.experts);
@@ -299,29 +257,30 @@ class Decoder {
                                     {made.ff_input}});
     }
     const std::uint64_t used = experts_used(pass.rows(), m_.experts, m_.active_experts);
-    // Each pass begins elsewhere, so that over many tokens every expert has its turn.
-    const std::uint64_t first = (pass.tokens.begin + layer) * used;
+    // Each layer and each pass begins elsewhere, so that over the passes every expert has its turn.
+    const std::uint64_t first = experts_had_ + layer * used;
+    if (layer + 1 == parameters_.layers.size()) experts_had_ += used;
     const std::uint64_t rows = expert_rows(pass.rows(), used);
     const StorageIndex x = activation(at + "x", pass.rows(), m_.hidden);
     for (std::uint64_t i = 0; i < used; ++i) {
       const std::size_t index = (first + i) % m_.experts;
       const Expert& expert = weights.experts[index];
-      const std::string of = expert_name(at, index);
-      const StorageIndex inner = activation(of + "inner", rows, 2 * feed_forward_);
+      const std::string of = expert_name(m_, at, index);
+      const StorageIndex inner = activation(of + "inner", rows, 2 * widths_.feed_forward);
       made.used.push_back({index, inner});
-      graph_.add_op(
-          of + "gate up",
-          {product_flops(rows, m_.hidden, 2 * feed_forward_), {made.ff_input, expert.in}, {inner}});
-      Work down{product_flops(rows, feed_forward_, m_.hidden), {inner, expert.out}, {x}};
-      down.reads.push_back(i == 0 ? made.mid : x);
+      graph_.add_op(of + "gate up", {product_flops(rows, m_.hidden, 2 * widths_.feed_forward),
+                                     {made.ff_input, expert.in},
+                                     {inner},
+                                     bytes_beside(made.ff_input, rows)});
+      // The first one takes all rows over from `mid`; each adds to its own.
+      Work down{product_flops(rows, widths_.feed_forward, m_.hidden),
+                {inner, expert.out, i == 0 ? made.mid : x},
+                {x},
+                i == 0 ? 0 : 2 * bytes_beside(x, rows)};
       graph_.add_op(of + "down", down);
     }
     sum_over_ranks(at + "down", x);
     return x;
-  }
-
-  [[nodiscard]] std::string expert_name(const std::string& at, std::size_t index) const {
-    return m_.experts == 1 ? at : at + "expert " + std::to_string(index) + " ";
   }
 
   /// Rows of each used expert, where they share them equally.
@@ -329,12 +288,17 @@ class Decoder {
     return m_.experts == 1 ? rows : ceil_div(product({rows, m_.active_experts}), used);
   }
 
+  /// Bytes of `storage` beside the first `hidden` values of so many of its rows.
+  [[nodiscard]] std::uint64_t bytes_beside(StorageIndex storage, std::uint64_t rows) const {
+    return graph_.bytes(storage) - product({rows, m_.hidden, m_.element_bytes});
+  }
+
   /// Logits of `rows` tokens, the last of each sequence or all; the job reads the last one's.
   StorageIndex head(const Pass& pass, StorageIndex x, std::uint64_t rows) {
     const bool read = m_.phase != Phase::kTrain && pass.tokens.end == m_.context;
-    const StorageIndex logits = activation(pass.name + " logits", rows, vocab_, read);
+    const StorageIndex logits = activation(pass.name + " logits", rows, widths_.vocab, read);
     graph_.add_op(pass.name + " head",
-                  {product_flops(rows, m_.hidden, vocab_), {x, head_}, {logits}});
+                  {product_flops(rows, m_.hidden, widths_.vocab), {x, parameters_.head}, {logits}});
     return logits;
   }
 
@@ -343,10 +307,10 @@ class Decoder {
     graph_.set_recomputable(true);
     Trained made{pass, add_tokens(pass), {}, {}, {}};
     made.x = embed(pass, made.tokens);
-    for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
+    for (std::size_t layer = 0; layer < parameters_.layers.size(); ++layer) {
       const std::string at = at_layer(pass, layer);
       const StorageIndex kv =
-          graph_.add_storage(at + "kv", product({pass.rows(), 2, kv_width_, m_.element_bytes}),
+          graph_.add_storage(at + "kv", product({pass.rows(), 2, widths_.kv, m_.element_bytes}),
                              StorageKind::kActivation);
       Saved saved = project(pass, layer, made.x, {{kv}, {}, 0});
       attend(pass, layer, saved, {{kv, pass.tokens}});
@@ -371,13 +335,14 @@ class Decoder {
   /// product's input, and that of its matrix. `reads` begins with the gradient of its output.
   /// `updates`: adds to dx, which has another op's gradient already.
   void back(const std::string& name, StorageIndex parameter, double forward_flops, Storages reads,
-            StorageIndex dx, bool updates) {
+            StorageIndex dx, bool updates, std::uint64_t untouched_bytes = 0) {
     reads.push_back(parameter);
     if (updates) reads.push_back(dx);
     if (const auto& earlier = gradients_.at(parameter.value())) reads.push_back(*earlier);
-    graph_.add_op(
-        name + " backward",
-        {kBackwardProducts * forward_flops, std::move(reads), {dx, gradient_of(parameter)}});
+    graph_.add_op(name + " backward", {kBackwardProducts * forward_flops,
+                                       std::move(reads),
+                                       {dx, gradient_of(parameter)},
+                                       untouched_bytes});
   }
 
   void backward(const Trained& made) {
@@ -388,15 +353,16 @@ class Decoder {
     // The logits' gradient takes their place.
     graph_.add_op(of + "loss", {0, {made.logits, made.tokens}, {made.logits, loss}});
     const StorageIndex dx = activation(of + "x gradient", pass.rows(), m_.hidden);
-    back(of + "head", head_, product_flops(pass.rows(), m_.hidden, vocab_), {made.logits, made.x},
-         dx, false);
+    back(of + "head", parameters_.head, product_flops(pass.rows(), m_.hidden, widths_.vocab),
+         {made.logits, made.x}, dx, false);
     sum_over_ranks(of + "head backward", dx);  // each rank has a part of the vocabulary
-    for (std::size_t layer = layers_.size(); layer-- > 0;) {
+    for (std::size_t layer = parameters_.layers.size(); layer-- > 0;) {
       backward(pass, layer, made.saved[layer], dx);
     }
     Work embed{0, {made.tokens, dx}, {}};
-    if (const auto& earlier = gradients_.at(embedding_.value())) embed.reads.push_back(*earlier);
-    embed.writes = {gradient_of(embedding_)};
+    if (const auto& earlier = gradients_.at(parameters_.embedding.value()))
+      embed.reads.push_back(*earlier);
+    embed.writes = {gradient_of(parameters_.embedding)};
     graph_.add_op(of + "embed backward", embed);
   }
 
@@ -415,7 +381,7 @@ class Decoder {
   /// Leaves the gradient of the layer's input in dx, where that of its output was.
   void backward(const Pass& pass, std::size_t layer, const Saved& made, StorageIndex dx) {
     const std::string at = at_layer(pass, layer);
-    const Layer& weights = layers_[layer];
+    const Layer& weights = parameters_.layers[layer];
     const std::uint64_t rows = expert_rows(pass.rows(), made.used.size());
     StorageIndex d_input = dx;
     if (weights.router) {
@@ -424,12 +390,14 @@ class Decoder {
     bool begun = !weights.router.has_value();  // the residual's gradient is in dx already
     for (const UsedExpert& used : made.used) {
       const Expert& expert = weights.experts[used.index];
-      const std::string of = expert_name(at, used.index);
-      const StorageIndex d_inner = activation(of + "inner gradient", rows, 2 * feed_forward_);
-      back(of + "down", expert.out, product_flops(rows, feed_forward_, m_.hidden), {dx, used.inner},
-           d_inner, false);
-      back(of + "gate up", expert.in, product_flops(rows, m_.hidden, 2 * feed_forward_),
-           {d_inner, made.ff_input}, d_input, begun);
+      const std::string of = expert_name(m_, at, used.index);
+      const StorageIndex d_inner =
+          activation(of + "inner gradient", rows, 2 * widths_.feed_forward);
+      back(of + "down", expert.out, product_flops(rows, widths_.feed_forward, m_.hidden),
+           {dx, used.inner}, d_inner, false, bytes_beside(dx, rows));
+      back(of + "gate up", expert.in, product_flops(rows, m_.hidden, 2 * widths_.feed_forward),
+           {d_inner, made.ff_input}, d_input, begun,
+           bytes_beside(made.ff_input, rows) + (begun ? 2 * bytes_beside(d_input, rows) : 0));
       begun = true;
     }
     if (weights.router) {
@@ -437,18 +405,21 @@ class Decoder {
            {d_input, made.mid}, dx, true);
     }
     sum_over_ranks(at + "gate up backward", dx);
-    const StorageIndex d_attended = activation(at + "attended gradient", pass.rows(), width_);
-    back(at + "out", weights.out, product_flops(pass.rows(), width_, m_.hidden),
+    const StorageIndex d_attended =
+        activation(at + "attended gradient", pass.rows(), widths_.query);
+    back(at + "out", weights.out, product_flops(pass.rows(), widths_.query, m_.hidden),
          {dx, made.attended}, d_attended, false);
-    const StorageIndex d_qkv = activation(at + "qkv gradient", pass.rows(), width_ + 2 * kv_width_);
-    Work attention{kBackwardAttention * 4 * static_cast<double>(width_) *
+    const StorageIndex d_qkv =
+        activation(at + "qkv gradient", pass.rows(), widths_.query + 2 * widths_.kv);
+    Work attention{kBackwardAttention * 4 * static_cast<double>(widths_.query) *
                        static_cast<double>(pass.sequences) * causal_pairs(pass.tokens, pass.tokens),
                    {d_attended, made.attended, made.q},
                    {d_qkv}};
     attention.reads.insert(attention.reads.end(), made.kv.begin(), made.kv.end());
     graph_.add_op(at + "attention backward", attention);
-    back(at + "qkv", weights.qkv, product_flops(pass.rows(), m_.hidden, width_ + 2 * kv_width_),
-         {d_qkv, made.x}, dx, true);
+    back(at + "qkv", weights.qkv,
+         product_flops(pass.rows(), m_.hidden, widths_.query + 2 * widths_.kv), {d_qkv, made.x}, dx,
+         true);
     sum_over_ranks(at + "qkv backward", dx);
   }
 
@@ -456,8 +427,8 @@ class Decoder {
   void update() {
     graph_.set_phase("optimizer");
     const std::uint64_t floats = m_.element_bytes < kFloatBytes ? 3 : 2;
-    for (std::size_t i = parameters_.size(); i-- > 0;) {
-      const StorageIndex parameter = parameters_[i];
+    for (std::size_t i = parameters_.all.size(); i-- > 0;) {
+      const StorageIndex parameter = parameters_.all[i];
       if (!gradients_[i]) continue;  // an expert that no token chose
       const std::string name = graph_.name(parameter);
       const std::uint64_t elements = graph_.bytes(parameter) / m_.element_bytes;
@@ -469,17 +440,18 @@ class Decoder {
   }
 
   LlamaLike m_;
-  // This rank's parts of the model's widths; kv_width_: a token's keys have it, and its values.
-  std::uint64_t width_, kv_width_, feed_forward_, vocab_;
+  Widths widths_;
   GraphBuilder graph_;
-  Storages parameters_;                                 ///< in the order of their first use
+  Parameters parameters_;
   std::vector<std::optional<StorageIndex>> gradients_;  ///< by parameter
-  StorageIndex embedding_;
-  std::vector<Layer> layers_;
-  StorageIndex head_;
+  std::uint64_t experts_had_ = 0;                       ///< by earlier passes, in each layer
 };
 
 }  // namespace
+
+std::uint64_t sequences_of(const LlamaLike& model, std::uint64_t group) {
+  return model.batch / model.groups + (group < model.batch % model.groups ? 1 : 0);
+}
 
 Result<Graph> decoder_graph(const LlamaLike& model) {
   Decoder decoder(model);

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+
 #include "common/base/result.hpp"
 #include "common/model/graph.hpp"
 #include "tools/models/llama_like.hpp"
@@ -10,5 +12,8 @@ namespace ho::models {
 /// @param model  within the bounds of llama_like(), all defaults filled in.
 /// @return kOutOfRange above 2,000,000 ops.
 [[nodiscard]] Result<Graph> decoder_graph(const LlamaLike& model);
+
+/// Decode: sequences of a group. Where groups cannot be equal, the first ones have one more.
+[[nodiscard]] std::uint64_t sequences_of(const LlamaLike& model, std::uint64_t group);
 
 }  // namespace ho::models

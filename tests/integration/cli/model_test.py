@@ -110,10 +110,46 @@ class Context(unittest.TestCase):
         decode = ("--phase", "decode", *self.SIZES)
         dense, sparse = self.longest(hardware, *decode), self.longest(hardware, *decode, "--attended", "0.25")
         self.assertGreater(sparse["planned_tokens"], 1.73 * dense["planned_tokens"])
-        experts = self.longest(hardware, *decode, "--experts", "16", "--active-experts", "1")
+        few = (*decode, "--experts", "16", "--active-experts", "1")
+        experts = self.longest(hardware, *few, "--turn-tokens", "1")
         self.assertEqual(experts["resident_tokens"], 0)  # 52 MiB of weights
         self.assertEqual(experts["resident_peak_bytes"], 0)
         self.assertGreater(experts["planned_tokens"], 1024)
+        # A step of one token uses the same experts again and again. By default all have their turn.
+        self.assertLess(self.longest(hardware, *few)["planned_tokens"], experts["planned_tokens"])
+
+    def test_experts_that_a_step_leaves_out_are_told(self):
+        model = ("model", "llama-like", "--phase", "decode", *self.SIZES, "--context", "64", "--experts", "8", "--out", self.graph)
+        done = self.run_it(*model, "-o", "json")
+        self.assertEqual((done.returncode, done.stderr, json.loads(done.stdout)["unused_experts"]), (0, "", 0), done)
+        done = self.run_it(*model, "--turn-tokens", "3", "-o", "json")
+        self.assertEqual((done.returncode, json.loads(done.stdout)["unused_experts"]), (0, 2), done)
+        for part in ("warning: ", "2 of the 8 experts", "--turn-tokens 4 uses all"):
+            self.assertIn(part, done.stderr)
+        sweep = ("sweep", "--context", "--phase", "decode", *self.SIZES, "--hardware", self.hardware("small"), "--experts", "8", "-o", "json")
+        for turn, unused in (((), 0), (("--turn-tokens", "1"), 6)):
+            done = self.run_it(*sweep, *turn)
+            self.assertEqual(done.returncode, 0, done)
+            self.assertEqual(json.loads(done.stdout)["unused_experts"], unused)
+            self.assertEqual("6 of the 8 experts" in done.stderr, unused > 0, done.stderr)
+
+    def test_models_with_heads_weights_and_caches_of_their_own_sizes_are_described(self):
+        def kinds(*words):
+            answer = self.answer("model", "llama-like", "--phase", "decode", "--context", "4096", *words, "--out", self.graph)
+            return {kind["kind"]: kind["bytes"] for kind in answer["kinds"]}
+        nemo = ("--layers", "40", "--hidden", "5120", "--kv-heads", "8", "--head-dim", "128", "--feed-forward", "14336",
+                "--vocab", "131072")
+        weights = 2 * 12247782400
+        found = kinds(*nemo)
+        self.assertEqual((found["WEIGHT"], found["KV_CACHE"]), (weights, 640 << 20))
+        found = kinds(*nemo, "--weight-bits", "4", "--kv-element-bytes", "1", "--tied-embeddings")
+        self.assertEqual((found["WEIGHT"], found["KV_CACHE"]), ((weights - 2 * 131072 * 5120) // 4, 320 << 20))
+        found = kinds(*nemo, "--tensor-parallel", "8")
+        norms = 2 * (2 * 40 + 1) * 5120
+        self.assertEqual((found["WEIGHT"], found["KV_CACHE"]), ((weights - norms) // 8 + norms, 80 << 20))
+        done = self.run_it("model", "llama-like", "--phase", "decode", *nemo, "--tensor-parallel", "3", "--out", self.graph)
+        self.assertEqual((done.returncode, done.stdout), (2, ""), done)
+        self.assertIn("--kv-heads 8 must be a multiple of the 3 ranks", done.stderr)
 
     def test_a_page_shows_each_machine_and_no_input_is_overwritten(self):
         page = os.path.join(self.folder, "page.html")

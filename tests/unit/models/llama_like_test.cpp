@@ -9,65 +9,14 @@
 #include <variant>
 #include <vector>
 
-#include "common/model/check_graph.hpp"
 #include "tests/support/test_data.hpp"
+#include "tests/unit/models/small_models.hpp"
 #include "tools/analyzer/analyzer.hpp"
 
 using namespace ho;
 using namespace ho::models;
 
 namespace {
-
-/// A model whose graph is quick to plan.
-LlamaLike small(Phase phase) {
-  LlamaLike model;
-  model.phase = phase;
-  model.layers = 4;
-  model.hidden = 64;
-  model.heads = 8;
-  model.kv_heads = 2;
-  model.vocab = 320;
-  model.context = 96;
-  model.batch = 3;
-  return model;
-}
-
-Graph graph_of(const LlamaLike& model) {
-  auto made = llama_like(model);
-  INFO((made ? "" : made.error().message()));
-  REQUIRE(made.ok());
-  REQUIRE(check_graph(*made).ok());
-  return *std::move(made);
-}
-
-std::uint64_t bytes_of(const Graph& graph, StorageKind kind) {
-  std::uint64_t sum = 0;
-  for (const Storage& storage : graph.storages) sum += storage.kind == kind ? storage.bytes : 0;
-  return sum;
-}
-
-/// Seconds of all ops of a phase ("": of any) whose name has `part`.
-double seconds(const Graph& graph, const std::string& phase, const std::string& part = "") {
-  double sum = 0;
-  for (const Op& op : graph.ops) {
-    const bool counts =
-        (phase.empty() || op.phase == phase) && op.name.find(part) != std::string::npos;
-    sum += counts ? static_cast<double>(op.duration_ns) * 1e-9 : 0;
-  }
-  return sum;
-}
-
-/// Makes the model's ops take their FLOPs alone, or their bytes alone, as seconds.
-LlamaLike by_flops(LlamaLike model) {
-  model.flops_per_s = 1;
-  model.bytes_per_s = 1e30;
-  return model;
-}
-LlamaLike by_bytes(LlamaLike model) {
-  model.flops_per_s = 1e30;
-  model.bytes_per_s = 1;
-  return model;
-}
 
 /// FLOPs of the matrix products of all layers for one token: 2 per weight, without norms.
 double product_flops_per_token(const LlamaLike& m, double feed_forward) {
@@ -350,7 +299,8 @@ TEST_CASE("models: sizes that make no model are refused by the name of their opt
     return refusal(model);
   };
   CHECK(with([](auto& m) { m.layers = 0; }) == "--layers 0: 1 to 10000 is allowed");
-  CHECK(with([](auto& m) { m.heads = 7; }) == "--hidden must be a multiple of --heads");
+  CHECK(with([](auto& m) { m.heads = 7; }) ==
+        "--hidden must be a multiple of --heads, or --head-dim be given");
   CHECK(with([](auto& m) { m.kv_heads = 3; }) == "--heads must be a multiple of --kv-heads");
   CHECK(with([](auto& m) { m.groups = 4; }) == "--groups 4: 1 to 3 (--batch) is allowed");
   CHECK(with([](auto& m) { m.turn_tokens = 97; }) ==
@@ -363,6 +313,22 @@ TEST_CASE("models: sizes that make no model are refused by the name of their opt
         "--groups and --turn-tokens are for decode");
   CHECK(with([](auto& m) { m.block_tokens = 2; }, Phase::kTrain) ==
         "--block and --attended are for prefill and decode");
+  CHECK(with([](auto& m) { m.weight_bits = 5; }) == "--weight-bits 5: 4, 8 or 16 is allowed");
+  CHECK(with([](auto& m) { m.kv_element_bytes = 9; }) == "--kv-element-bytes 9: 1 to 8 is allowed");
+  for (const auto change :
+       {+[](LlamaLike& m) { m.weight_bits = 8; }, +[](LlamaLike& m) { m.kv_element_bytes = 1; }}) {
+    CHECK(with(change, Phase::kTrain) ==
+          "--weight-bits and --kv-element-bytes are for prefill and decode");
+  }
+  const auto split = [&with](auto change) {
+    return with([&change](auto& m) { m.tensor_parallel = 4, m.kv_heads = 4, change(m); });
+  };
+  const std::string by = " must be a multiple of the 4 ranks that split a layer (tensor parallel)";
+  CHECK(split([](auto& m) { m.kv_heads = 2; }) == "--kv-heads 2" + by);
+  CHECK(split([](auto& m) { m.vocab = 321; }) == "--vocab 321" + by);
+  CHECK(split([](auto& m) { m.feed_forward = 130; }) == "--feed-forward 130" + by);
+  CHECK(split([](auto& m) { m.tensor_parallel = 0; }) ==
+        "--tensor-parallel 0: 1 or more is allowed");
   CHECK(with([](auto& m) { m.context = 1U << 30U, m.block_tokens = 1; }) ==
         "--block 1: more than 4000000 KV blocks; choose larger ones");
 

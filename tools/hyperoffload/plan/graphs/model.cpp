@@ -17,15 +17,18 @@ struct ModelArguments {
 };
 
 int run_model(Console& console, const ModelArguments& args) {
-  const auto graph = models::llama_like(model_of(args.words));
+  const models::LlamaLike model = model_of(args.words);
+  const auto graph = models::llama_like(model);
   if (!graph) return console.refuse(graph.error());
   if (auto written = write_graph_file(*graph, args.out); !written) {
     return console.refuse(written.error());
   }
+  warn_of_unused_experts(console, model);
   if (console.json()) {
     JsonWriter json;
     json.begin_object();
     write_graph(json, *graph);
+    json.field("unused_experts", models::unused_experts(model));
     json.field("written", args.out).end();
     console.print(std::move(json).text());
     return kExitDone;
@@ -45,7 +48,7 @@ void add_model(Program& program) {
   add_model_options(command, args.words).front()->required();
   add_count(command, "--context", args.words.model.context,
             "tokens per sequence: prompt, cache at the step's end, or training sequence",
-            {1, kModelNumberMax});
+            {1, models::kTokensMax});
   command.add_option("--out", args.out, "the graph to write: .json, .textproto or .pb")
       ->type_name("FILE")
       ->required();

@@ -21,14 +21,15 @@ using analyzer::LongestContexts;
 
 constexpr double kOverheadMax = 0.02;
 
-/// "Phase decode: 8 sequences in 4 groups that take turns of 128 tokens; 32 layers of width ...".
-std::string about(const ModelWords& words) {
-  const models::LlamaLike& m = words.model;
+/// "Phase decode: 8 sequences in 4 groups in turns of 128 tokens; 32 layers of width ...".
+std::string about(const models::LlamaLike& m, const std::string& phase) {
   const auto n = [](std::uint64_t value) { return std::to_string(value); };
   std::string out =
-      "Phase " + words.phase + ": " + n(m.batch) + (m.batch == 1 ? " sequence" : " sequences");
-  if (m.groups > 1) {
-    out += " in " + n(m.groups) + " groups that take turns of " + n(m.turn_tokens) + " tokens";
+      "Phase " + phase + ": " + n(m.batch) + (m.batch == 1 ? " sequence" : " sequences");
+  if (m.groups > 1) out += " in " + n(m.groups) + " groups";
+  if (m.groups > 1 || m.turn_tokens > 1) {
+    out +=
+        m.turn_tokens > 1 ? " in turns of " + n(m.turn_tokens) + " tokens" : " in turns of a token";
   }
   if (m.chunk_tokens > 0) out += " in chunks of " + n(m.chunk_tokens) + " tokens";
   out += "; " + n(m.layers) + " layers of width " + n(m.hidden) + ", " + n(m.heads) +
@@ -38,9 +39,13 @@ std::string about(const ModelWords& words) {
   return out;
 }
 
-std::string to_json(const LongestContexts& contexts, const std::string& phase) {
+std::string to_json(const LongestContexts& contexts, const std::string& phase,
+                    std::uint64_t unused_experts) {
   JsonWriter json;
-  json.begin_object().field("phase", phase).field("max_overhead", contexts.overhead_max);
+  json.begin_object()
+      .field("phase", phase)
+      .field("max_overhead", contexts.overhead_max)
+      .field("unused_experts", unused_experts);
   json.key("hardware").begin_array();
   for (const ContextRow& row : contexts.rows) {
     json.begin_object()
@@ -97,7 +102,10 @@ int sweep_context(Console& console, const ContextArguments& args) {
     return console.refuse(apart.error());
   }
   const auto progress = [&console](const std::string& text) { console.progress(text); };
-  LongestContexts contexts{about(args.words), args.overhead_max.value_or(kOverheadMax), {}};
+  models::LlamaLike model = model_of(args.words);
+  if (model.turn_tokens == 0) model.turn_tokens = models::default_turn_tokens(model);
+  LongestContexts contexts{
+      about(model, args.words.phase), args.overhead_max.value_or(kOverheadMax), {}};
   for (const std::string& file : args.hardware) {
     auto node = read_hardware_file(file);
     if (!node) return console.refuse(node.error());
@@ -105,11 +113,12 @@ int sweep_context(Console& console, const ContextArguments& args) {
       return console.refuse(Error(Errc::kInvalidArgument, file + ": no deviceBytes"));
     }
     const Hardware hardware = analyzer::for_rank(*std::move(node), args.ranks_per_node);
-    auto row = find_longest(model_of(args.words), hardware, contexts.overhead_max, progress);
+    auto row = find_longest(model, hardware, contexts.overhead_max, progress);
     if (!row) return console.refuse(row.error());
     contexts.rows.push_back(*std::move(row));
   }
-  console.print(console.json() ? to_json(contexts, args.words.phase)
+  warn_of_unused_experts(console, model);
+  console.print(console.json() ? to_json(contexts, args.words.phase, models::unused_experts(model))
                                : to_table(contexts.rows, console.format()));
   if (!args.report.empty()) {
     auto written = write_whole_file(args.report, analyzer::render_contexts(contexts));
