@@ -1,6 +1,7 @@
 #include "tools/models/longest_context.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include "common/base/check.hpp"
 
@@ -9,6 +10,7 @@ namespace ho::models {
 namespace {
 
 constexpr std::uint64_t kParts = 64;
+constexpr std::uint64_t kGallop = 4;
 
 std::uint64_t part_of(std::uint64_t tokens) { return std::max<std::uint64_t>(1, tokens / kParts); }
 
@@ -30,18 +32,28 @@ class Search {
     return bisect(tokens);
   }
 
-  Result<LongestContext> down(std::uint64_t at_most) {
+  Result<LongestContext> below(std::uint64_t at_most) {
     HO_CHECK(at_most >= at_least_);
-    std::uint64_t tokens = at_most;
+    const auto most = try_one(at_most);
+    if (!most) return most.error();
+    if (*most == Fit::kYes) return found_;
+    // Contexts that are far too long take longest to try, so that the others come from below.
+    for (std::uint64_t tokens = at_least_; tokens < at_most; tokens *= kGallop) {
+      const auto fit = try_one(tokens);
+      if (!fit) return fit.error();
+      if (*fit != Fit::kYes && (*fit == Fit::kNoMore || found_.tokens > 0)) return bisect(tokens);
+    }
+    if (found_.tokens > 0) return bisect(at_most);
+    // Or only long ones fit, whose ops hide more.
     std::uint64_t too_long = at_most;
-    for (std::uint64_t less = part_of(at_most);; less *= 2) {
+    for (std::uint64_t less = part_of(at_most); too_long > at_least_; less *= 2) {
+      const std::uint64_t tokens = at_most - std::min(less, at_most - at_least_);
       const auto fit = try_one(tokens);
       if (!fit) return fit.error();
       if (*fit == Fit::kYes) return bisect(too_long);
-      if (tokens == at_least_) return found_;
       too_long = tokens;
-      tokens = at_most - std::min(less, at_most - at_least_);
     }
+    return found_;
   }
 
  private:
@@ -59,10 +71,15 @@ class Search {
     return *fit;
   }
 
-  /// Between what was found and `too_long`.
+  /// Between what was found and `too_long`: by ratio, as what fits is tried sooner than what does
+  /// not.
   Result<LongestContext> bisect(std::uint64_t too_long) {
     while (found_.tokens > 0 && too_long > found_.tokens + part_of(found_.tokens)) {
-      const std::uint64_t middle = found_.tokens + (too_long - found_.tokens) / 2;
+      const double ratio =
+          std::sqrt(static_cast<double>(too_long) / static_cast<double>(found_.tokens));
+      const std::uint64_t middle =
+          std::clamp(static_cast<std::uint64_t>(static_cast<double>(found_.tokens) * ratio),
+                     found_.tokens + 1, too_long - 1);
       const auto fit = try_one(middle);
       if (!fit) return fit.error();
       if (*fit != Fit::kYes) too_long = middle;
@@ -84,7 +101,7 @@ Result<LongestContext> longest_context(LlamaLike model, std::uint64_t at_least, 
 
 Result<LongestContext> longest_context_below(LlamaLike model, std::uint64_t at_least,
                                              std::uint64_t at_most, const Fits& fits) {
-  return Search(model, at_least, fits).down(at_most);
+  return Search(model, at_least, fits).below(at_most);
 }
 
 }  // namespace ho::models

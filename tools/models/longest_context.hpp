@@ -28,9 +28,8 @@ struct LongestContext {
 [[nodiscard]] Result<LongestContext> longest_context(LlamaLike model, std::uint64_t at_least,
                                                      const Fits& fits);
 
-/// The same from above, for a caller that knows a bound and expects to come close to it: tries
-/// `at_most`, then ever shorter ones down to `at_least`, then bisects. One try is enough where the
-/// bound fits, two where 63/64 of it does.
+/// The same for a caller that knows a bound: tries `at_most`, then ever longer ones from `at_least`
+/// on and, if none fits, ever shorter ones, then bisects. One try is enough where the bound fits.
 /// @param at_most  at least `at_least`
 [[nodiscard]] Result<LongestContext> longest_context_below(LlamaLike model, std::uint64_t at_least,
                                                            std::uint64_t at_most, const Fits& fits);

@@ -5,6 +5,7 @@ Usage: model_test.py HYPEROFFLOAD [unittest arguments]
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -150,6 +151,26 @@ class Context(unittest.TestCase):
         done = self.run_it("model", "llama-like", "--phase", "decode", *nemo, "--tensor-parallel", "3", "--out", self.graph)
         self.assertEqual((done.returncode, done.stdout), (2, ""), done)
         self.assertIn("--kv-heads 8 must be a multiple of the 3 ranks", done.stderr)
+
+    def test_a_search_tells_on_a_terminal_what_it_looks_for_and_has_found(self):
+        words = [PROGRAM, "sweep", "--context", *self.MODEL, "--hardware", self.hardware("small")]
+        terminal, end = os.openpty()
+        with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=end) as sweep:
+            os.close(end)
+            text = b""
+            try:
+                while piece := os.read(terminal, 65536):
+                    text += piece
+            except OSError:  # the other end is closed
+                pass
+        os.close(terminal)
+        self.assertEqual(sweep.returncode, 0, text)
+        lines = [line.strip().removesuffix("\x1b[K") for line in text.decode().replace("\r", "\n").split("\n")]
+        for pattern in (r"small: resident\? \d+ ops", r"small: resident \d+, bound\? \d+ ops",
+                        r"small: resident \d+, bound \d+, planned\? \d+ ops, try 1",
+                        r"small: planned \d+, within [\d.]+ MiB\? \d+ ops, try 1"):
+            self.assertTrue(any(re.fullmatch(pattern, line) for line in lines), (pattern, lines))
+        self.assertLess(max(map(len, lines)), 80)
 
     def test_a_page_shows_each_machine_and_no_input_is_overwritten(self):
         page = os.path.join(self.folder, "page.html")

@@ -55,6 +55,20 @@ TEST_CASE("longest context: found to one part in 64, with few graphs") {
   }
 }
 
+TEST_CASE("longest context: far from a bound, contexts that are far too long are tried once") {
+  std::uint64_t too_long = 0;
+  const auto fits = [&](const Graph& graph) -> Result<Fit> {
+    const std::uint64_t tokens = cache_bytes(graph) / 16;
+    if (tokens <= 1000) return Fit::kYes;
+    if (tokens > 4000) ++too_long;
+    return Fit::kNo;
+  };
+  const auto found = longest_context_below(small(), 500, 100'000, fits);
+  REQUIRE(found.ok());
+  CHECK(found->tokens > 980);
+  CHECK(too_long == 1);
+}
+
 TEST_CASE("longest context: a step that is too short for its links does not end the search") {
   const auto fits = [](const Graph& graph) -> Result<Fit> {
     const std::uint64_t tokens = cache_bytes(graph) / 16;

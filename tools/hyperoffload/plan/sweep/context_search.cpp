@@ -9,7 +9,6 @@
 #include "common/model/links.hpp"
 #include "common/schedule/schedule.hpp"
 #include "tools/analyzer/analyzer.hpp"
-#include "tools/analyzer/smallest_budget.hpp"
 #include "tools/models/longest_context.hpp"
 
 namespace ho::cli {
@@ -21,6 +20,8 @@ using models::Fit;
 /// The first context of every search.
 constexpr std::uint64_t kShortest = 1024;
 constexpr std::uint64_t kAlignBytes = 64;
+/// Budgets that are compared differ by this part of a peak.
+constexpr std::uint64_t kPeakParts = 64;
 
 std::uint64_t memory_bytes(const Hardware& hardware) {
   std::uint64_t sum = hardware.device_bytes;
@@ -68,19 +69,24 @@ class ContextSearch {
 
   Result<analyzer::ContextRow> run() {
     const std::uint64_t shortest = std::max(kShortest, model_.turn_tokens);
+    looked_for_ = "resident";
     const auto resident = models::longest_context(
         model_, shortest, [this](const Graph& graph) { return fits_device(graph); });
     if (!resident) return resident.error();
     row_.resident_tokens = resident->tokens;
+    known_ = "resident " + std::to_string(resident->tokens) + ", ";
 
+    looked_for_ = "bound";
     const auto bound =
         models::longest_context(model_, std::max(shortest, resident->tokens),
                                 [this](const Graph& graph) { return fits_bound(graph); });
     if (!bound) return bound.error();
     row_.bound_tokens = bound->tokens;
+    known_ += "bound " + std::to_string(bound->tokens) + ", ";
     if (bound->graph_too_large) row_.ended_by = "graph size";
     if (bound->tokens == 0) return std::move(row_);
 
+    looked_for_ = "planned";
     auto planned = longest_planned(shortest, resident->tokens, bound->tokens);
     if (planned && planned->tokens < resident->tokens) {
       // Steps so short that their inputs alone are too much: resident, they come as late.
@@ -89,6 +95,7 @@ class ContextSearch {
     }
     if (!planned) return planned.error();
     row_.planned_tokens = planned->tokens;
+    known_ = "planned " + std::to_string(planned->tokens) + ", ";
     if (row_.ended_by == kLinks && !busiest_.empty()) row_.ended_by = busiest_;
     if (model_.phase == models::Phase::kDecode) row_.wait_ns = wait_ns(model_, row_.step_ns);
     if (auto compared = compare_peaks(); !compared) return compared.error();
@@ -115,7 +122,15 @@ class ContextSearch {
     return ns + static_cast<std::uint64_t>(static_cast<double>(ns) * overhead_max_);
   }
 
+  /// Says in half a line what is known and what is tried. @param tries  of a plan
+  void tell(const Graph& graph, std::uint64_t tries = 0) const {
+    progress_(hardware_.name + ": " + known_ + looked_for_ + "? " +
+              std::to_string(graph.ops.size()) + " ops" +
+              (tries == 0 ? "" : ", try " + std::to_string(tries)));
+  }
+
   Result<Fit> fits_device(const Graph& graph) {
+    tell(graph);
     const std::uint64_t peak = analyzer::peak_unmanaged_bytes(graph);
     if (peak > hardware_.device_bytes) return Fit::kNoMore;
     row_.resident_peak_bytes = peak;
@@ -124,6 +139,7 @@ class ContextSearch {
 
   /// Whether a plan is conceivable.
   Result<Fit> fits_bound(const Graph& graph) {
+    tell(graph);
     if (analyzer::largest_op_bytes(graph) > hardware_.device_bytes) {
       return bound_ends("device", Fit::kNoMore);
     }
@@ -143,56 +159,74 @@ class ContextSearch {
     return answer;
   }
 
-  Result<Fit> fits_plan(const Graph& graph) {
-    progress_(hardware_.name + ": " + std::to_string(graph.ops.size()) + " ops, " +
-              format_bytes(analyzer::peak_unmanaged_bytes(graph)));
+  /// Any plan that is short enough, or the first one tried.
+  Result<analyzer::Outcome> plan(const Graph& graph, std::uint64_t budget_bytes) const {
+    tell(graph);
     analyzer::Options options;
-    options.device_budget_bytes = hardware_.device_bytes;
+    options.device_budget_bytes = budget_bytes;
     options.align_bytes = kAlignBytes;
     options.keep_order = true;
     options.enough_step_ns = enough_ns(graph);
-    auto outcome = analyzer::analyze(graph, hardware_, options);
+    options.progress = [&](std::uint64_t tries, std::uint64_t) { tell(graph, tries); };
+    return analyzer::analyze(graph, hardware_, options);
+  }
+
+  Result<Fit> fits_plan(const Graph& graph) {
+    auto outcome = plan(graph, hardware_.device_bytes);
     if (!outcome) return outcome.error();
     if (const auto* const lacks = std::get_if<analyzer::Infeasible>(&*outcome)) {
       row_.ended_by = lacks->tier;
       return Fit::kNo;
     }
-    const auto& plan = std::get<schedule::Schedule>(*outcome);
-    const schedule::Prediction& p = plan.prediction;
-    if (p.step_ns > options.enough_step_ns) {
+    const auto& made = std::get<schedule::Schedule>(*outcome);
+    const schedule::Prediction& p = made.prediction;
+    if (p.step_ns > enough_ns(graph)) {
       row_.ended_by = busiest(p);
       return Fit::kNo;
     }
     busiest_ = busiest(p);
     row_.peak_unmanaged_bytes = p.peak_unmanaged_bytes;
-    row_.arena_bytes = plan.arena_bytes;
+    row_.arena_bytes = made.arena_bytes;
     row_.step_ns = p.step_ns;
     row_.compute_ns = p.compute_ns;
     return Fit::kYes;
   }
 
-  /// Finds the least device memory that the longest resident context needs by plan.
+  /// Finds the device memory that the longest resident context needs by plan, by bisection.
   Result<void> compare_peaks() {
     if (row_.resident_tokens == 0) return {};
     model_.context = row_.resident_tokens;
     const auto graph = models::llama_like(model_);
     if (!graph) return graph.error();
-    analyzer::BudgetSearch search;
-    search.overhead_max =
-        static_cast<double>(enough_ns(*graph)) / static_cast<double>(analyzer::compute_ns(*graph)) -
-        1;
-    search.align_bytes = kAlignBytes;
-    search.keep_order = true;
-    search.any_short_enough = true;
-    search.progress = [this](int, std::uint64_t budget_bytes) {
-      progress_(hardware_.name + ": a plan within " + format_bytes(budget_bytes));
-    };
-    auto found = analyzer::smallest_budget(*graph, hardware_, search);
-    if (!found) return found.error();
-    if (found->short_enough) {
-      row_.planned_peak_bytes = std::get<schedule::Schedule>(found->outcome).arena_bytes;
+    const auto any = try_peak(*graph, hardware_.device_bytes);
+    if (!any) return any.error();
+    if (!*any) return {};
+    const std::uint64_t part = std::max<std::uint64_t>(1, row_.resident_peak_bytes / kPeakParts);
+    std::uint64_t first = 0;  // in parts: the first is too small, the last is enough
+    std::uint64_t last = (row_.planned_peak_bytes - 1) / part + 1;
+    while (last - first > 1) {
+      const std::uint64_t middle = first + (last - first) / 2;
+      const auto found = try_peak(*graph, middle * part);
+      if (!found) return found.error();
+      (*found ? last : first) = middle;
     }
     return {};
+  }
+
+  /// Whether there is a plan within the budget, whose arena is then the planned peak. What the
+  /// lower bound excludes is not planned: a search that fails takes longest.
+  Result<bool> try_peak(const Graph& graph, std::uint64_t budget_bytes) {
+    if (analyzer::largest_op_bytes(graph) > budget_bytes ||
+        analyzer::lower_bound_ns(graph, hardware_, budget_bytes) > enough_ns(graph)) {
+      return false;
+    }
+    looked_for_ = "within " + format_bytes(budget_bytes);
+    auto outcome = plan(graph, budget_bytes);
+    if (!outcome) return outcome.error();
+    const auto* const made = std::get_if<schedule::Schedule>(&*outcome);
+    if (made == nullptr || made->prediction.step_ns > enough_ns(graph)) return false;
+    row_.planned_peak_bytes = made->arena_bytes;
+    return true;
   }
 
   models::LlamaLike model_;
@@ -203,6 +237,8 @@ class ContextSearch {
   bool any_conceivable_ = false;
   bool counts_inputs_ = false;  ///< with the ops of a step that is not to be exceeded
   std::string busiest_;         ///< channel of the longest plan
+  std::string known_;           ///< figures so far, for people
+  std::string looked_for_;      ///< the figure that is searched
 };
 
 }  // namespace
