@@ -117,6 +117,7 @@ class BlockIndex {
     return models_;
   }
   [[nodiscard]] std::size_t blocks() const { return visible_.size(); }
+  [[nodiscard]] std::size_t reservations() const { return reserved_.size(); }
 
   struct Found {
     BlockNumber block;

@@ -174,9 +174,14 @@ class BlockStore {
     bool growing = false;   ///< one is being made
     bool refused = false;   ///< the last one: there is less than the store may take
     TimePoint not_until{};  ///< there was none to have
-    /// No own one was to have, while a block of the size could go and while none could. The search
-    /// takes too long to repeat it for each block.
-    std::array<TimePoint, 2> no_recut_until{};
+    /// No own one was to have. The search takes too long to repeat it for each block: the next one
+    /// is after a while, or when half of the reservations of then have ended.
+    struct NoRecut {
+      TimePoint until{};
+      std::size_t reservations = 0;  ///< 0: they were not in the way
+    };
+    /// While a block of the size could go, and while none could.
+    std::array<NoRecut, 2> no_recut{};
   };
   struct Tenant {
     Tenant(std::string identity, std::string shown, std::uint64_t area_bytes, std::uint64_t salt)

@@ -159,12 +159,14 @@ void BlockStore::take_area(Tenant& from, Tenant& to, BlockMedium medium,
 /// if it was not used for longer; or where none of them can go.
 bool BlockStore::recut(Tenant& tenant, BlockMedium medium, std::uint64_t block_bytes) {
   const bool evicts = tenant.index.has_victim(medium, block_bytes);
-  TimePoint& not_until = tenant.growth(medium).no_recut_until[evicts ? 0 : 1];
-  if (clock_.now() < not_until) return false;
+  Growth::NoRecut& last = tenant.growth(medium).no_recut[evicts ? 0 : 1];
+  const std::size_t reservations = medium == BlockMedium::kDdr ? tenant.index.reservations() : 0;
+  const bool ended = last.reservations > 0 && reservations <= last.reservations / 2;
+  if (clock_.now() < last.until && !ended) return false;
   const auto area =
       evicts ? tenant.index.colder(medium, block_bytes) : tenant.index.coldest(medium);
   if (!area) {
-    not_until = clock_.now() + kRoomPause;
+    last = {clock_.now() + kRoomPause, reservations};
     return false;
   }
   tenant.index.drop_area(medium, *area);

@@ -138,6 +138,15 @@ TEST_CASE("blocks: a tenant that goes over to another size evicts those that it 
   CHECK(job.stored(0, 32) == 0);
 }
 
+TEST_CASE("blocks: another size has room as soon as what filled the store is written") {
+  const TempFolder folder;
+  const DaemonProcess daemon(folder, "d", {small_config(folder, kStore), {}});
+  Job job(unix_address(folder), "chat");
+  REQUIRE(job.put(0, 40) == 32);  // at a time; while they are written no segment is to have
+  CHECK(job.put(100, 1, 4 * kKiB) == 1);
+  CHECK(job.put(101, 1, kBlock / 2) == 1);
+}
+
 TEST_CASE("blocks: a store that finds the pool full answers at once, and evicts its own") {
   const TempFolder folder;
   const DaemonProcess daemon(folder, "d", {small_config(folder, kStore), {}});
