@@ -97,6 +97,10 @@ void Blocks::heard(std::size_t node) {
 
 Result<std::uint64_t> Blocks::submit(BlockOp op, std::span<const BlockItem> items) {
   if (items.empty()) return Error(Errc::kInvalidArgument, "no blocks");
+  if (items.size() > kOutstandingMax) {
+    return Error(Errc::kInvalidArgument, std::to_string(items.size()) + " blocks; a request has " +
+                                             std::to_string(kOutstandingMax) + " at most");
+  }
   std::vector<Element> elements(items.size());
   for (std::size_t i = 0; i < items.size(); ++i) {
     Element& element = elements[i];

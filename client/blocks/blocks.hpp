@@ -97,7 +97,8 @@ class Blocks final : public TransferSource, public std::enable_shared_from_this<
   [[nodiscard]] static Result<std::shared_ptr<Blocks>> create(Engine& engine, Options options);
 
   /// Starts a request. The items' memory is the library's until their outcomes came out of drain().
-  /// @return the ticket; kBusy: kOutstandingMax; kInvalidArgument: no items.
+  /// @return the ticket; kBusy: kOutstandingMax, with those before; kInvalidArgument: no items, or
+  /// more than kOutstandingMax.
   [[nodiscard]] Result<std::uint64_t> submit(BlockOp op, std::span<const BlockItem> items);
   /// Readable when drain() has work.
   [[nodiscard]] int event_fd() const { return timer_.get(); }

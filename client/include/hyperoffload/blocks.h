@@ -105,9 +105,10 @@ typedef struct ho_block {
 /* Starts a request. Does not wait, but computes the checksums of a put (about 15 GB/s).
  *
  * HO_OK    each of the `count` items will have one outcome with this ticket.
- * HO_INVALID_ARGUMENT  a null argument; no items; a key or size out of its limits; memory that is
- *                      not registered as a whole.
- * HO_BUSY  65536 items are submitted and not drained. */
+ * HO_INVALID_ARGUMENT  a null argument; no items, or more than 65536; a key or size out of its
+ *                      limits; memory that is not registered as a whole.
+ * HO_BUSY  with these more than 65536 items would be submitted and not drained: drain, and submit
+ *          again. */
 HO_API ho_status ho_blocks_submit(ho_blocks* blocks, ho_blocks_op op, const ho_block* items,
                                   size_t count, uint64_t* ticket);
 

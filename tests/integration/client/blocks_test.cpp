@@ -234,8 +234,14 @@ TEST_CASE("client blocks: bad requests change nothing, and memory in use stays r
   CHECK(submit({good.data(), good.size(), job.slot(0), kBlockBytes / 2, 0}) == HO_INVALID_ARGUMENT);
   CHECK(submit({good.data(), good.size(), elsewhere.data(), kBlockBytes, 0}) ==
         HO_INVALID_ARGUMENT);
+  const std::vector<ho_block> many(65'537, {good.data(), good.size(), nullptr, 0, 0});
+  const auto ask = [&](std::size_t count) {
+    return ho_blocks_submit(job.blocks().get(), HO_BLOCKS_EXISTS, many.data(), count, &ticket);
+  };
+  CHECK(ask(many.size()) == HO_INVALID_ARGUMENT);  // HO_BUSY would say that it may go later
   CHECK(job.blocks().drain().empty());
   REQUIRE(submit({good.data(), good.size(), job.slot(0), kBlockBytes, 0}) == HO_OK);
+  CHECK(ask(many.size() - 1) == HO_BUSY);
   CHECK(ho_unregister(job.pool(), job.slot(0)) == HO_CONFLICT);
   CHECK(ho_disconnect(job.pool()) == HO_CONFLICT);
 }
