@@ -65,7 +65,7 @@ Result<BlocksOptions> read_blocks_options(const ho_blocks_options& given) {
   out.tenant.model = model->empty() ? "unnamed" : *model;
   if ((known.block_bytes == nullptr) != (known.block_bytes_count == 0) ||
       known.block_bytes_count > kSizesMax) {
-    return Error(Errc::kInvalidArgument, "block_bytes: at most 16 sizes");
+    return Error(Errc::kInvalidArgument, "block_bytes: 1 to 16 sizes");
   }
   out.sizes.assign(known.block_bytes, known.block_bytes + known.block_bytes_count);
   for (const std::uint64_t size : out.sizes) {

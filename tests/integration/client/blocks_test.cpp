@@ -267,6 +267,8 @@ TEST_CASE("client blocks: options that are out of their limits are refused, and 
           options.block_bytes = &large;
           options.block_bytes_count = 1;
         }) == HO_INVALID_ARGUMENT);
+  CHECK(opened([&](auto& options) { options.block_bytes = &large; }) == HO_INVALID_ARGUMENT);
+  CHECK_THAT(ho_last_error(), Catch::Contains("block_bytes: 1 to 16 sizes"));
   CHECK(opened([&](auto& options) { options.salt = not_utf8; }) == HO_OK);  // stays in the job
   CHECK(opened([&](auto& options) { options.secret = "\xff\xfe 16 bytes or more"; }) == HO_OK);
   CHECK(count_of(job.put(0, 40), HO_OK) == 40);
