@@ -71,6 +71,12 @@ Give tensors to other programs, as versions that never change (docs/objects.md):
     version = subscriber.acquire(last + 1, timeout=60)
     subscriber.read()
 
+Keep KV blocks of a serving job where its tenant's other jobs find them (docs/blocks.md):
+
+    with hyperoffload.Blocks(pool, tenant="chat", model="llama-3-8b") as blocks:
+        blocks.put([(key, address, size)])
+        found, pin = blocks.match(keys)
+
 Errors: TypeError, ValueError and FileNotFoundError for arguments, at once; MemoryError for a budget
 that cannot be met; hyperoffload.Error where the pool fails, with the script's line, the operator and
 its tensors if it was in a step.
@@ -93,6 +99,7 @@ if TYPE_CHECKING:
     from ._plan.graph import Graph, record
     from ._plan.plan import Plan, analyze
     from ._plan.recorder import Recorder
+    from ._pool.blocks import Blocks
     from ._pool.layouts import from_dtensor, from_hypershard
     from ._pool.notice import Notice
     from ._pool.objects import Publisher, Subscriber, Tile
@@ -100,13 +107,13 @@ if TYPE_CHECKING:
     from ._run.fit import fit
     from ._run.run import Run
 
-__all__ = ["Error", "Graph", "Notice", "Plan", "Programs", "Publisher", "Recorder", "Run", "Subscriber", "Tile",
-           "analyze", "fit", "from_dtensor", "from_hypershard", "record"]
+__all__ = ["Blocks", "Error", "Graph", "Notice", "Plan", "Programs", "Publisher", "Recorder", "Run", "Subscriber",
+           "Tile", "analyze", "fit", "from_dtensor", "from_hypershard", "record"]
 
 # Loaded at their first use: connectors run where there is no PyTorch.
-_WITHOUT_TORCH = {"Notice": "._pool.notice", "Programs": "._pool.programs", "Publisher": "._pool.objects",
-                  "Subscriber": "._pool.objects", "Tile": "._pool.objects", "from_dtensor": "._pool.layouts",
-                  "from_hypershard": "._pool.layouts"}
+_WITHOUT_TORCH = {"Blocks": "._pool.blocks", "Notice": "._pool.notice", "Programs": "._pool.programs",
+                  "Publisher": "._pool.objects", "Subscriber": "._pool.objects", "Tile": "._pool.objects",
+                  "from_dtensor": "._pool.layouts", "from_hypershard": "._pool.layouts"}
 _WITH_TORCH = {"Graph": "._plan.graph", "Plan": "._plan.plan", "Recorder": "._plan.recorder", "Run": "._run.run",
                "analyze": "._plan.plan", "fit": "._run.fit", "record": "._plan.graph"}
 

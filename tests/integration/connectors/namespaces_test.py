@@ -17,6 +17,7 @@ import unittest
 cli, daemon, library, package = (sys.argv.pop(1) for _ in range(4))
 os.environ["HYPEROFFLOAD_LIBRARY"] = library
 sys.path.insert(0, package)
+import hyperoffload  # noqa: E402
 from hyperoffload._pool import blocks as _blocks  # noqa: E402
 from hyperoffload.connectors.sglang import HyperOffloadStorage  # noqa: E402
 from hyperoffload.connectors import vllm  # noqa: E402
@@ -178,6 +179,51 @@ class Namespaces(unittest.TestCase):
         memory = (_blocks.ctypes.c_char * BLOCK)()
         with self.assertRaisesRegex(RuntimeError, "a block has 4096 bytes or more"):
             self.blocks().submit(_blocks.PUT, [("key", _blocks.ctypes.addressof(memory), 4095)])
+
+    def test_sizes_that_were_not_named_are_refused(self):
+        memory = (_blocks.ctypes.c_char * (2 * BLOCK))()
+        address = _blocks.ctypes.addressof(memory)
+        blocks = self.blocks(block_bytes=[BLOCK])
+        self.assertEqual(blocks.put([("key", address, BLOCK)]), [True])
+        with self.assertRaisesRegex(RuntimeError, "131072 bytes are none of the sizes"):
+            blocks.put([("key", address, 2 * BLOCK)])
+        with self.assertRaisesRegex(RuntimeError, "block_bytes: 1 to 16 sizes"):
+            _blocks.Blocks(self.pool, block_bytes=[BLOCK] * 17)
+        with self.assertRaisesRegex(ValueError, "block_bytes is -1"):
+            _blocks.Blocks(self.pool, block_bytes=[-1])
+
+    def test_what_costs_more_is_evicted_later(self):
+        memory = (_blocks.ctypes.c_char * (1 << 20))()
+        address = _blocks.ctypes.addressof(memory)
+        blocks = self.blocks()
+
+        def put(names, cost):
+            self.assertEqual(blocks.put([(name, address, 1 << 20) for name in names], cost), [True] * len(names))
+
+        put([f"dear {i}" for i in range(16)], 9)
+        for turn in range(4):  # there is room for 32
+            put([f"cheap {turn}.{i}" for i in range(16)], 1)
+        self.assertEqual(sum(blocks.exists([f"dear {i}" for i in range(16)])), 16)
+        self.assertEqual(sum(blocks.remove([f"dear {i}" for i in range(4)])), 4)
+        with self.assertRaisesRegex(ValueError, "cost is -1"):
+            blocks.put([("key", address, 1 << 20)], -1)
+
+    def test_blocks_end_with_their_with_and_a_pin_that_is_not_there_is_told(self):
+        memory = (_blocks.ctypes.c_char * BLOCK)()
+        item = ("key", _blocks.ctypes.addressof(memory), BLOCK)
+        with hyperoffload.Blocks(self.pool) as blocks:
+            self.assertEqual((blocks.put([item]), blocks.get([item])), ([True], [True]))
+            self.assertEqual(blocks.match(["absent"]), (0, 0))
+            blocks.unpin(0)
+            found, pin = blocks.match(["key"])
+            self.assertEqual(found, 1)
+            blocks.unpin(pin)
+            with self.assertRaisesRegex(hyperoffload.Error, "not-found: no such pin"):
+                blocks.unpin(pin)
+            ticket = blocks.submit(blocks.GET, [("absent", *item[1:])])
+            self.assertEqual([blocks.status_name(status) for status in blocks.wait(ticket)], ["not-found"])
+        with self.assertRaisesRegex(RuntimeError, "closed"):
+            blocks.exists(["key"])
 
     def test_a_secret_comes_from_a_file(self):
         file = self.folder / "secret"

@@ -1,5 +1,5 @@
-"""Runs client/docs/blocks.md, as it stands, at a real daemon: the node's configuration, the C++, the commands, and the
-connectors with the words that the page gives to each framework.
+"""Runs client/docs/blocks.md, as it stands, at a real daemon: the node's configuration, the C++, the Python, the commands,
+and the connectors with the words that the page gives to each framework.
 
 Usage: blocks_test.py SOURCE CLI DAEMON LIBRARY
 """
@@ -69,6 +69,13 @@ def run_cpp(node):
     assert node.json(clear.replace(" T", " " + shlex.quote(tenant["tenant"])))["blocks"] == 1
 
 
+def run_python(node):
+    (code,) = blocks(PAGE, "python")
+    names = {"pool": node.pool}
+    exec(compile(code, PAGE, "exec"), names)
+    assert (names["stored"], names["found"], names["got"]) == ([True, True], 2, [True]), names
+
+
 def made(words, *arguments, **more):
     return getattr(importlib.import_module(words["module_path"]), words["class_name"])(*arguments, **more)
 
@@ -107,6 +114,7 @@ def main():
         flash.truncate(96 << 20)
         with Node(CLI, DAEMON, f'{smaller}\nflash {{ path: "{flash.name}" }}') as node:
             run_cpp(node)
+            run_python(node)
             run_connectors(node)
     print("the page's configuration, code, commands and connectors are right")
 

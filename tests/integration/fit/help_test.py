@@ -57,7 +57,7 @@ class Help(support.WithDaemon):
     def test_help_shows_each_function_with_its_units_and_errors(self):
         text = pydoc.plain(pydoc.render_doc(hyperoffload)).replace("(\n        ", "(")  # Python 3.13 breaks lines
         for words in ("fit(model: ", "record(step: ", "analyze(graph: ", "class Run", "class Plan",
-                      "class Graph", "class Recorder", "class Notice", "class Publisher", "Raises "):
+                      "class Blocks", "class Graph", "class Recorder", "class Notice", "class Publisher", "Raises "):
             self.assertIn(words, text)
 
     def test_every_public_function_has_a_docstring_and_type_hints(self):
@@ -88,7 +88,7 @@ class Help(support.WithDaemon):
                   "import hyperoffload, pydoc\n"
                   "assert 'fit' not in dir(hyperoffload) and 'Publisher' in dir(hyperoffload)\n"
                   "pydoc.render_doc(hyperoffload)\n"
-                  "hyperoffload.Publisher\n"
+                  "hyperoffload.Publisher, hyperoffload.Blocks\n"
                   "try: hyperoffload.fit\n"
                   "except ImportError as error: print(error)\n")
         done = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True)

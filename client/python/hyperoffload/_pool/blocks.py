@@ -12,6 +12,8 @@ import pathlib
 import select
 import threading
 import time
+from collections.abc import Sequence
+from typing import Any
 
 from . import library
 from .library import U32_MAX, number_of, text_of
@@ -25,7 +27,7 @@ class _Options(ctypes.Structure):
                 ("secret", ctypes.c_char_p), ("model", ctypes.c_char_p),
                 ("dtype", ctypes.c_char_p), ("layout", ctypes.c_char_p),
                 ("rank", ctypes.c_uint32), ("salt", ctypes.c_char_p),
-                ("block_bytes", ctypes.c_void_p), ("block_bytes_count", ctypes.c_size_t),
+                ("block_bytes", ctypes.POINTER(ctypes.c_uint64)), ("block_bytes_count", ctypes.c_size_t),
                 ("deadline_ms", ctypes.c_uint32)]
 
 
@@ -48,25 +50,48 @@ def digest(key):
 
 
 class Blocks:
-    """A tenant's blocks. Any thread may call anything. close() ends requests that are under way after a while; from then
-    on calls raise RuntimeError, those that wait, too. take() gives what has ended before.
-    secret_file: holds the secret, for configurations that others see or that are logged.
+    """A tenant's blocks of KV cache, which its other jobs find by key (docs/blocks.md).
 
-    `items` are (key, address, bytes) for GET and PUT, of which the memory stays where it is until
-    the outcome, and keys for EXISTS and REMOVE. The memory is registered as a whole by register(),
-    or for the one request.
+        with hyperoffload.Blocks(pool, tenant="chat", model="llama-3-8b", dtype="bf16") as blocks:
+            blocks.register(address, size)               # memory of blocks to come
+            blocks.put([(key, address, 65536)])          # True for each block that is stored
+            found, pin = blocks.match(chain)             # how many leading keys are stored
+            blocks.get([(key, address, 65536)])          # True for each block whose bytes are there
+            blocks.unpin(pin)
+
+    Keys are texts or bytes of any length. An item of get() and put() is (key, address, bytes): memory of the host, which
+    stays where it is until the outcome. A get writes it, a put only reads it. register() registers it for all requests;
+    else each request does so for itself, and a put copies what overlaps memory of another one that has not ended.
+
+    submit(), poll() and take() do the same without waiting: when the descriptor `event_fd` is readable, poll() returns
+    the tickets that have ended. Outcomes are OK, NOT_FOUND (a miss, whatever its cause), EXHAUSTED (a put found no
+    room), and others, as numbers that status_name() names.
+
+    `tenant`, `secret`, `model`, `dtype`, `layout`, `rank`, `salt`, `deadline_ms`: as in blocks.h. `secret_file` holds
+    the secret, for configurations that others see or that are logged. `block_bytes`: 1 to 16 sizes, others are refused;
+    none: any. `name`: of the job, for people.
+
+    Any thread may call anything. close() ends requests that are under way after a while; from then on calls raise
+    RuntimeError, those that wait, too. take() gives what has ended before. Raises Error, ValueError and TypeError.
     """
 
-    def __init__(self, pool, *, tenant="default", secret="", model="", dtype="", layout="", rank=0,
-                 salt="", deadline_ms=0, name="blocks", secret_file=""):
+    __module__ = "hyperoffload"
+    GET, PUT, EXISTS, REMOVE = GET, PUT, EXISTS, REMOVE
+    OK, NOT_FOUND, EXHAUSTED = OK, NOT_FOUND, EXHAUSTED
+
+    def __init__(self, pool: str, *, tenant: str = "default", secret: str = "", model: str = "", dtype: str = "",
+                 layout: str = "", rank: int = 0, salt: str = "", deadline_ms: int = 0, name: str = "blocks",
+                 secret_file: str | os.PathLike[str] = "", block_bytes: Sequence[int] = ()) -> None:
         if secret_file:
             if secret:
                 raise ValueError("give secret or secret_file, not both")
             secret = pathlib.Path(secret_file).read_text(encoding="utf-8").strip()
         texts = [text_of(*each) for each in (("tenant", tenant), ("secret", secret), ("model", model), ("dtype", dtype),
                                              ("layout", layout))]
+        sizes = [number_of("block_bytes", size) for size in block_bytes]
         options = _Options(ctypes.sizeof(_Options), *texts, number_of("rank", rank, U32_MAX), text_of("salt", salt),
-                           None, 0, number_of("deadline_ms", deadline_ms, U32_MAX))
+                           (ctypes.c_uint64 * len(sizes))(*sizes) if sizes else None, len(sizes),
+                           number_of("deadline_ms", deadline_ms, U32_MAX))
         self._lib = library.library()
         self._lock = threading.RLock()
         self._process = os.getpid()
@@ -98,8 +123,8 @@ class Blocks:
         if self._handle is None or (begins and self._is_closing):
             raise RuntimeError("the blocks are closed")
 
-    def register(self, address, size):
-        """Registers memory for all requests to come."""
+    def register(self, address: int, size: int) -> None:
+        """Registers memory of `size` bytes for all requests to come, until close()."""
         with self._locked():
             self._check_open()
             library._check(self._lib.ho_register(self._pool.handle, address, size))
@@ -107,15 +132,18 @@ class Blocks:
             self._begins.insert(at, address)
             self._ends.insert(at, address + size)
 
-    def submit(self, op, items):
-        """Starts a request and returns its ticket, whose outcomes take() gives."""
+    def submit(self, op: int, items: Sequence[Any], cost: int = 1) -> int:
+        """Starts GET or PUT of (key, address, bytes), or EXISTS or REMOVE of keys; 65536 at most. Returns the ticket,
+        whose outcomes take() gives. `cost`: of making the blocks of a put again, relative to others; those with a higher
+        cost are evicted later. Raises Error "busy" where 65536 are submitted and have not ended."""
+        cost = number_of("cost", cost, U32_MAX)
         array = (_Block * len(items))()
         spans = {}  # items by memory that is not registered
         for at, item in enumerate(items):
             key, address, size = item if op in (GET, PUT) else (item, None, 0)
             if address is not None and size <= 0:
                 raise ValueError(f"the memory of {key!r} has {size} bytes")
-            array[at] = _Block(digest(key), 32, address, size, 0)
+            array[at] = _Block(digest(key), 32, address, size, cost)
             if address is not None and not self._registered(address, size):
                 spans.setdefault((address, address + size), []).append(at)
         ticket = ctypes.c_uint64()
@@ -163,7 +191,7 @@ class Blocks:
                 self._lib.ho_unregister(self._pool.handle, span[0])
                 del self._held[span]
 
-    def poll(self):
+    def poll(self) -> list[int]:
         """Takes in what is done. Does not wait. Returns the tickets that have ended."""
         done = (_Done * 256)()
         ended = []
@@ -181,8 +209,8 @@ class Blocks:
                 if count < len(done):
                     return ended
 
-    def take(self, ticket):
-        """The outcomes of a ticket that has ended, which ends; None: it has not."""
+    def take(self, ticket: int) -> list[int] | None:
+        """The outcomes of a ticket that has ended, by item, which ends it; None: it has not. Raises KeyError."""
         with self._locked():
             if ticket in self._left:
                 return None
@@ -190,8 +218,8 @@ class Blocks:
                 raise KeyError(f"no request has the ticket {ticket}, or its outcomes were taken")
             return self._open.pop(ticket)
 
-    def wait(self, ticket):
-        """Waits for the outcomes of a ticket, which ends. Other threads may do the same."""
+    def wait(self, ticket: int) -> list[int]:
+        """Waits for the outcomes of a ticket, by item, which ends it. Other threads may do the same."""
         while True:
             outcomes = self.take(ticket)
             if outcomes is not None:
@@ -203,7 +231,7 @@ class Blocks:
             # Another thread may take in our outcome, so the wait is short.
             self.wait_for_news(0.005)
 
-    def wait_for_news(self, seconds):
+    def wait_for_news(self, seconds: float) -> None:
         """Returns when poll() may have something, or the time is up."""
         descriptor = self.event_fd
         if descriptor < 0:
@@ -212,14 +240,36 @@ class Blocks:
         poller.register(descriptor, select.POLLIN)
         poller.poll(seconds * 1000)
 
-    def run(self, op, items):
-        """One request; waits. Returns for each item whether it went well."""
+    def run(self, op: int, items: Sequence[Any], cost: int = 1) -> list[bool]:
+        """submit(), and waits. Returns for each item whether it went well."""
         if not items:
             return []
-        return [status == OK for status in self.wait(self.submit(op, items))]
+        return [status == OK for status in self.wait(self.submit(op, items, cost))]
 
-    def match(self, keys):
-        """Returns how many leading keys are stored, and the pin that keeps them."""
+    def put(self, items: Sequence[tuple[str | bytes, int, int]], cost: int = 1) -> list[bool]:
+        """Stores blocks and waits. Returns for each whether it is stored, now or before. `cost`: as for submit()."""
+        return self.run(PUT, items, cost)
+
+    def get(self, items: Sequence[tuple[str | bytes, int, int]]) -> list[bool]:
+        """Gets blocks and waits. Returns for each whether its memory has the bytes that were put."""
+        return self.run(GET, items)
+
+    def exists(self, keys: Sequence[str | bytes]) -> list[bool]:
+        """Returns for each key whether its block is stored. Waits."""
+        return self.run(EXISTS, keys)
+
+    def remove(self, keys: Sequence[str | bytes]) -> list[bool]:
+        """Removes blocks and waits. Returns for each key whether it was stored and is removed."""
+        return self.run(REMOVE, keys)
+
+    @staticmethod
+    def status_name(status: int) -> str:
+        """The name of an outcome, as "exhausted"."""
+        return library.status_name(status)
+
+    def match(self, keys: Sequence[str | bytes]) -> tuple[int, int]:
+        """Returns how many leading keys are stored, and the pin that keeps them from being evicted, until unpin() or for
+        30 s; 0: nothing is pinned. Waits for the nodes, 2 s at most."""
         array = (_Block * max(len(keys), 1))()
         for at, key in enumerate(keys):
             array[at] = _Block(digest(key), 32, None, 0, 0)
@@ -230,13 +280,23 @@ class Blocks:
                                                      ctypes.byref(found), ctypes.byref(pin)))
         return found.value, pin.value
 
-    def unpin(self, pin):
+    def unpin(self, pin: int) -> None:
+        """Ends a pin of match(); 0: there is none to end. Raises Error "not-found" where there is no such pin."""
+        pin = number_of("pin", pin)
         with self._locked():
             self._check_open()
-            self._lib.ho_blocks_unpin(self._handle, pin)
+            if pin != 0:
+                library._check(self._lib.ho_blocks_unpin(self._handle, pin))
 
-    def close(self, patience_s=10.0):
-        """Waits for what is under way, and disconnects. In a process that was forked nothing happens."""
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def close(self, patience_s: float = 10.0) -> None:
+        """Waits for what is under way, `patience_s` seconds at most, and disconnects. In a process that was forked nothing
+        happens."""
         if os.getpid() != self._process:
             return
         with self._locked():

@@ -12,11 +12,12 @@ HiCache calls it on threads that it never starts again, so no call raises: what 
 a block that is not stored, and is logged.
 """
 
+import contextlib
 import functools
 import logging
 import threading
 
-from .._pool import blocks
+from .._pool import blocks, library
 
 try:
     from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
@@ -151,7 +152,8 @@ class HyperOffloadStorage(HiCacheStorage):
             for pin in ended:
                 del self._pins[pin]
         for pin in ended:
-            self._blocks.unpin(pin)
+            with contextlib.suppress(library.Error):  # it ended with the blocks that were open before
+                self._blocks.unpin(pin)
         return len(ended)
 
     def _get(self, keys, items):
