@@ -95,6 +95,14 @@ def lmcache():
         assert loaded == parts + [content(3)]
         assert client.call(native.submit_batch_get, names[-1:], [content(3)]).result(10)[0] is False
         assert client.call(native.submit_batch_delete, names).result(10)[0]
+        # Buffers that gets write may overlap, too: each end has its own block's bytes.
+        whole = memoryview(bytearray(BLOCK + 4096))
+        both = [whole[:BLOCK], whole[4096:]]
+        with client.lock:  # nothing of them ends before the last begins
+            gets = [client.call(native.submit_batch_get, [key], [part]) for key, part in zip(keys[2:4], both)]
+            gets.append(client.call(native.submit_batch_get, keys[2:4], both))
+        assert [future.result(10) for future in gets] == [(True, [True]), (True, [True]), (True, [True, True])]
+        assert whole[:4096] == content(2)[:4096] and whole[-4096:] == content(3)[-4096:]
         # A request that cannot start ends as well.
         assert client.call(native.submit_batch_set, keys[:2], stored[:1]).result(10)[0] is False
         assert client.call(native.submit_batch_set, ["small"], [memoryview(bytearray(100))]).result(10)[0] is False
@@ -301,7 +309,7 @@ def shown():
     assert set(tenants) == {"lmcache", "vllm", "sglang"}, tenants
     model = tenants["lmcache"]["models"][0]
     assert (model["model"], model["blocks"], model["bytes"]) == ("m", 13, 13 * BLOCK), model
-    assert model["hits"] == 15 + 8 + 17 and model["puts"] == 15 + 17, model
+    assert model["hits"] == 15 + 8 + 17 + 4 and model["puts"] == 15 + 17, model
     assert "lmcache" in run("blocks", "ls").stdout
     name = tenants["lmcache"]["tenant"]
     cleared = run("blocks", "clear", "--tenant", name, "-o", "json")

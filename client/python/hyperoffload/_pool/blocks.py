@@ -61,7 +61,7 @@ class Blocks:
 
     Keys are texts or bytes of any length. An item of get() and put() is (key, address, bytes): memory of the host, which
     stays where it is until the outcome. A get writes it, a put only reads it. register() registers it for all requests;
-    else each request does so for itself, and a put copies what overlaps memory of another one that has not ended.
+    else each request does so for itself, and copies what overlaps memory of another one that has not ended.
 
     submit(), poll() and take() do the same without waiting: when the descriptor `event_fd` is readable, poll() returns
     the tickets that have ended. Outcomes are OK, NOT_FOUND (a miss, whatever its cause), EXHAUSTED (a put found no
@@ -102,6 +102,7 @@ class Blocks:
         self._left = {}    # items without an outcome by ticket
         self._memory = {}  # (begin, end) of registered memory by ticket, for one request
         self._held = {}    # [requests, copy of the bytes or None] by (begin, end)
+        self._copied = {}  # (its own memory, the copy's, bytes) by ticket and item of a get
         self._begins, self._ends = [], []  # what register() was given, sorted
         try:
             library._check(self._lib.ho_blocks_open(
@@ -147,14 +148,16 @@ class Blocks:
             if address is not None and not self._registered(address, size):
                 spans.setdefault((address, address + size), []).append(at)
         ticket = ctypes.c_uint64()
-        held = []
+        held, copied = [], {}
         with self._locked():
             self._check_open(begins=True)
             try:
                 for span, those in spans.items():
-                    held.append(self._hold(span, op))
+                    held.append(self._hold(span))
                     for at in those:
                         array[at].data = held[-1][0]
+                        if op == GET and held[-1] != span:
+                            copied[at] = span[0], held[-1][0], span[1] - span[0]
                 library._check(self._lib.ho_blocks_submit(self._handle, op, array, len(items),
                                                           ctypes.byref(ticket)))
             except BaseException:
@@ -163,20 +166,22 @@ class Blocks:
             self._open[ticket.value] = [None] * len(items)
             self._left[ticket.value] = len(items)
             self._memory[ticket.value] = held
+            if copied:
+                self._copied[ticket.value] = copied
         return ticket.value
 
     def _registered(self, address, size):
         at = bisect.bisect(self._begins, address) - 1
         return at >= 0 and address + size <= self._ends[at]
 
-    def _hold(self, span, op):
-        """Registers memory for a request. Returns where it is: that of a put which overlaps another's is copied."""
+    def _hold(self, span):
+        """Registers memory for a request. Returns where it is: what overlaps another request's is copied."""
         if span in self._held:
             self._held[span][0] += 1
             return span
         copy = None
         status = self._lib.ho_register(self._pool.handle, span[0], span[1] - span[0])
-        if status == ALREADY_EXISTS and op == PUT:
+        if status == ALREADY_EXISTS:
             copy = ctypes.create_string_buffer(ctypes.string_at(span[0], span[1] - span[0]), span[1] - span[0])
             span = ctypes.addressof(copy), ctypes.addressof(copy) + len(copy)
             status = self._lib.ho_register(self._pool.handle, span[0], len(copy))
@@ -200,14 +205,25 @@ class Blocks:
             while True:
                 count = self._lib.ho_blocks_drain(self._handle, done, len(done))
                 for one in done[:count]:
-                    self._open[one.ticket][one.index] = one.status
-                    self._left[one.ticket] -= 1
-                    if self._left[one.ticket] == 0:
-                        del self._left[one.ticket]
-                        self._let_go(self._memory.pop(one.ticket))
-                        ended.append(one.ticket)
+                    ticket = self._settle(one)
+                    if ticket is not None:
+                        ended.append(ticket)
                 if count < len(done):
                     return ended
+
+    def _settle(self, one):
+        """Takes in one outcome. Returns the ticket that ends with it, or None."""
+        ticket, at = one.ticket, one.index
+        self._open[ticket][at] = one.status
+        if one.status == OK and (copied := self._copied.get(ticket, {}).get(at)) is not None:
+            ctypes.memmove(*copied)
+        self._left[ticket] -= 1
+        if self._left[ticket] > 0:
+            return None
+        del self._left[ticket]
+        self._copied.pop(ticket, None)
+        self._let_go(self._memory.pop(ticket))
+        return ticket
 
     def take(self, ticket: int) -> list[int] | None:
         """The outcomes of a ticket that has ended, by item, which ends it; None: it has not. Raises KeyError."""
