@@ -291,6 +291,22 @@ def sglang_full():
     storage.close()
 
 
+def larger_than_the_store():
+    """A node does not evict what is being written: the rest of a request is put once more when the others have ended."""
+    from hyperoffload.connectors.lmcache import Connector
+    for one in json.loads(run("blocks", "ls", "-o", "json").stdout)["nodes"][0]["tenants"]:
+        assert run("blocks", "clear", "--tenant", one["tenant"]).returncode == 0
+    client = LMCacheClient(Connector(pool=pool, tenant="large"))
+    try:
+        for count, stored in ((48, 48), (80, 64)):  # there is room for 32
+            buffers = [memoryview(bytearray(1 << 20))] * count
+            ok, bools = client.call(client.native.submit_batch_set, [f"{count}.{i}" for i in range(count)],
+                                    buffers).result(60)
+            assert ok == (stored == count) and sum(bools) == stored, (count, sum(bools))
+    finally:
+        client.close()
+
+
 def lmcache_lost(native):
     """A removal that no node has done is not a success."""
     future, done, end = native.submit_batch_delete(["a", "b"]), [], time.monotonic() + 20
@@ -339,6 +355,7 @@ blocks {{ ddr_bytes: 33554432 }}
         storage, host, keys = sglang()
         shown()
         sglang_full()
+        larger_than_the_store()
         from hyperoffload.connectors.lmcache import Connector
         native = Connector(pool=pool, tenant="lost")
         # The node dies: misses, and no exception.

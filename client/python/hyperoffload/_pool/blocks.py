@@ -12,7 +12,7 @@ import pathlib
 import select
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import library
@@ -67,9 +67,13 @@ class Blocks:
     the tickets that have ended. Outcomes are OK, NOT_FOUND (a miss, whatever its cause), EXHAUSTED (a put found no
     room), and others, as numbers that status_name() names.
 
+    A node does not evict what is being written. So puts that find no room are put once more when all others of their
+    request have ended.
+
     `tenant`, `secret`, `model`, `dtype`, `layout`, `rank`, `salt`, `deadline_ms`: as in blocks.h. `secret_file` holds
     the secret, for configurations that others see or that are logged. `block_bytes`: 1 to 16 sizes, others are refused;
-    none: any. `name`: of the job, for people.
+    none: any. `name`: of the job, for people. `make_room`: is called before puts are put once more, to end pins; it must
+    not raise.
 
     Any thread may call anything. close() ends requests that are under way after a while; from then on calls raise
     RuntimeError, those that wait, too. take() gives what has ended before. Raises Error, ValueError and TypeError.
@@ -81,7 +85,8 @@ class Blocks:
 
     def __init__(self, pool: str, *, tenant: str = "default", secret: str = "", model: str = "", dtype: str = "",
                  layout: str = "", rank: int = 0, salt: str = "", deadline_ms: int = 0, name: str = "blocks",
-                 secret_file: str | os.PathLike[str] = "", block_bytes: Sequence[int] = ()) -> None:
+                 secret_file: str | os.PathLike[str] = "", block_bytes: Sequence[int] = (),
+                 make_room: Callable[[], Any] | None = None) -> None:
         if secret_file:
             if secret:
                 raise ValueError("give secret or secret_file, not both")
@@ -103,6 +108,9 @@ class Blocks:
         self._memory = {}  # (begin, end) of registered memory by ticket, for one request
         self._held = {}    # [requests, copy of the bytes or None] by (begin, end)
         self._copied = {}  # (its own memory, the copy's, bytes) by ticket and item of a get
+        self._puts = {}    # items by ticket of a put that was not tried again
+        self._again = {}   # (ticket, its items) by the library's ticket of the second try
+        self._make_room = make_room
         self._begins, self._ends = [], []  # what register() was given, sorted
         try:
             library._check(self._lib.ho_blocks_open(
@@ -168,6 +176,8 @@ class Blocks:
             self._memory[ticket.value] = held
             if copied:
                 self._copied[ticket.value] = copied
+            if op == PUT:
+                self._puts[ticket.value] = array
         return ticket.value
 
     def _registered(self, address, size):
@@ -213,17 +223,38 @@ class Blocks:
 
     def _settle(self, one):
         """Takes in one outcome. Returns the ticket that ends with it, or None."""
-        ticket, at = one.ticket, one.index
+        ticket, items = self._again.get(one.ticket, (one.ticket, None))
+        at = one.index if items is None else items[one.index]
         self._open[ticket][at] = one.status
         if one.status == OK and (copied := self._copied.get(ticket, {}).get(at)) is not None:
             ctypes.memmove(*copied)
         self._left[ticket] -= 1
-        if self._left[ticket] > 0:
+        if self._left[ticket] > 0 or self._try_again(ticket):
             return None
+        self._again.pop(one.ticket, None)
         del self._left[ticket]
         self._copied.pop(ticket, None)
         self._let_go(self._memory.pop(ticket))
         return ticket
+
+    def _try_again(self, ticket):
+        """Puts once more what found no room: the others of the request are stored, and can be evicted. Returns whether
+        there is something to wait for."""
+        array = self._puts.pop(ticket, None)
+        if array is None:
+            return False
+        items = [at for at, status in enumerate(self._open[ticket]) if status == EXHAUSTED]
+        if not items:
+            return False
+        if self._make_room is not None:
+            self._make_room()
+        again = (_Block * len(items))(*(array[at] for at in items))
+        second = ctypes.c_uint64()
+        if self._lib.ho_blocks_submit(self._handle, PUT, again, len(again), ctypes.byref(second)) != OK:
+            return False
+        self._again[second.value] = ticket, items
+        self._left[ticket] = len(items)
+        return True
 
     def take(self, ticket: int) -> list[int] | None:
         """The outcomes of a ticket that has ended, by item, which ends it; None: it has not. Raises KeyError."""

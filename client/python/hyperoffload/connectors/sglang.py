@@ -104,7 +104,8 @@ class HyperOffloadStorage(HiCacheStorage):
         self._told_hybrid = False
 
     def _open(self, layout, dtype):
-        return blocks.Blocks(layout=":".join((*self._layout, *layout)), dtype=self._dtype or dtype, **self._options)
+        return blocks.Blocks(layout=":".join((*self._layout, *layout)), dtype=self._dtype or dtype,
+                             make_room=lambda: self._unpin(lambda: list(self._pins)), **self._options)
 
     @_quiet(None)
     def register_mem_pool_host(self, mem_pool_host):
@@ -146,7 +147,7 @@ class HyperOffloadStorage(HiCacheStorage):
         return [all(done[at:at + self._pieces]) for at in range(0, len(done), self._pieces)]
 
     def _unpin(self, choose):
-        """Ends the pins that `choose()` returns. Returns how many."""
+        """Ends the pins that `choose()` returns."""
         with self._lock:
             ended = choose()
             for pin in ended:
@@ -154,7 +155,6 @@ class HyperOffloadStorage(HiCacheStorage):
         for pin in ended:
             with contextlib.suppress(library.Error):  # it ended with the blocks that were open before
                 self._blocks.unpin(pin)
-        return len(ended)
 
     def _get(self, keys, items):
         """Gets blocks. Pages that were matched for that need no pin any more."""
@@ -168,14 +168,8 @@ class HyperOffloadStorage(HiCacheStorage):
         return found
 
     def _put(self, items):
-        """Stores blocks; those that pins leave no room for, once more without them."""
-        done = self._blocks.wait(self._blocks.submit(blocks.PUT, items))
-        left = [at for at, status in enumerate(done) if status == blocks.EXHAUSTED]
-        if left and self._unpin(lambda: list(self._pins)):
-            again = self._blocks.wait(self._blocks.submit(blocks.PUT, [items[at] for at in left]))
-            for at, status in zip(left, again):
-                done[at] = status
-        return [status == blocks.OK for status in done]
+        """Stores blocks. Pins leave no room to some: they end."""
+        return self._blocks.run(blocks.PUT, items)
 
     @_quiet([False])
     def batch_get_v1(self, keys, host_indices, extra_info=None):
