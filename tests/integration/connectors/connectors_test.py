@@ -33,7 +33,7 @@ class LMCacheClient:
     """What LMCache's ConnectorClientBase does with a native client: a reader of the descriptor, futures by id."""
 
     def __init__(self, native):
-        self.native, self.pending, self.lock = native, {}, threading.RLock()
+        self.native, self.pending, self.lock, self.errors = native, {}, threading.RLock(), []
         self.stop = False
         self.thread = threading.Thread(target=self.demultiplex)
         self.thread.start()
@@ -47,6 +47,8 @@ class LMCacheClient:
             with self.lock:
                 for future, ok, error, bools in self.native.drain_completions():
                     assert isinstance(future, int) and isinstance(error, str)
+                    assert ok == (error == ""), error
+                    self.errors.append(error)
                     self.pending.pop(future).set_result((ok, bools))
 
     def call(self, submit, *arguments):
@@ -303,6 +305,7 @@ def larger_than_the_store():
             ok, bools = client.call(client.native.submit_batch_set, [f"{count}.{i}" for i in range(count)],
                                     buffers).result(60)
             assert ok == (stored == count) and sum(bools) == stored, (count, sum(bools))
+        assert client.errors[-1] == "16 of 80 blocks could not be stored: exhausted", client.errors
     finally:
         client.close()
 
@@ -314,7 +317,7 @@ def lmcache_lost(native):
         assert time.monotonic() < end, "no completion"
         done = native.drain_completions()
         time.sleep(0.01)
-    assert done == [(future, False, "2 of 2 blocks could not be removed", [False, False])], done
+    assert done == [(future, False, "2 of 2 blocks could not be removed: unavailable", [False, False])], done
     native.close()
 
 

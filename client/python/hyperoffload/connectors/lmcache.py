@@ -14,15 +14,19 @@ LMCache watches event_fd(), submits batches, and drains their completions:
 import ctypes
 import threading
 
-from .._pool import blocks
+from .._pool import blocks, library
 
 _FAILED = {blocks.GET: "are not there", blocks.PUT: "could not be stored", blocks.REMOVE: "could not be removed"}
 
 
-def _failures(op, statuses):
-    """With how many blocks a request failed: a question cannot fail, and a block that is not there need not be removed."""
+def _failure(op, statuses):
+    """Why a request failed, or "": a question cannot fail, and a block that is not there need not be removed."""
     fine = (blocks.OK, blocks.NOT_FOUND) if op == blocks.REMOVE else (blocks.OK,)
-    return 0 if op == blocks.EXISTS else sum(status not in fine for status in statuses)
+    failed = [] if op == blocks.EXISTS else [status for status in statuses if status not in fine]
+    if not failed:
+        return ""
+    names = ", ".join(library.status_name(status) for status in sorted(set(failed)))
+    return f"{len(failed)} of {len(statuses)} blocks {_FAILED[op]}: {names}"
 
 
 def _place(op, buffer):
@@ -96,9 +100,8 @@ class Connector:
                 statuses = self._blocks.take(ticket)
                 if future is None:
                     continue
-                failed = _failures(op, statuses)
-                error = f"{failed} of {len(statuses)} blocks {_FAILED[op]}" if failed else ""
-                out.append((future, not failed, error, [status == blocks.OK for status in statuses]))
+                error = _failure(op, statuses)
+                out.append((future, not error, error, [status == blocks.OK for status in statuses]))
             return out
 
     def close(self):
