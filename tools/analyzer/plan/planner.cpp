@@ -284,14 +284,20 @@ void Planner::spread_homes() {
     return true;
   };
   const Decisions near = last_;
+  Plan before = best_;
+  // A step that streams more than the device holds is shortest if what was divided moves again; if
+  // others have to leave, those use both links, too.
+  if (divide(near, Spread::kAll)) {
+    spread_leaves_ = near.moved;
+    play_series(1);
+    spread_leaves_.clear();
+    play_series(1);
+  }
+  // Others are if homes follow what leaves, from plays that are longer at first.
+  Plan all = std::exchange(best_, std::move(before));
+  last_ = near;
   for (int i = 0; i < kSpreads && !close() && divide(last_, Spread::kMoved); ++i) play_series(1);
-  // Homes that follow what leaves do not settle where a step streams more than the device holds:
-  // there, what was divided better moves again, or others that then leave use both links, too.
-  if (close() || !divide(near, Spread::kAll)) return;
-  spread_leaves_ = near.moved;
-  play_series(1);
-  spread_leaves_.clear();
-  play_series(1);
+  keep(std::move(all));
 }
 
 /// Looks for a shorter step near the best one: fixes a few gaps, leaves more room or moves a home,
