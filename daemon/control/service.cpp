@@ -14,6 +14,7 @@
 #include "common/base/units.hpp"
 #include "daemon/blocks/block_store.hpp"
 #include "proto/control/progress_message.hpp"
+#include "proto/control/segment_message.hpp"
 
 namespace ho::daemon {
 
@@ -378,17 +379,9 @@ void Service::grant(const Request& request, const PeerInfo& peer, const Reply& r
     const std::uint64_t bytes = made->size() * pool_.options().segment_bytes;
     activity_.granted_bytes += bytes;
     note_grant(session, *of, {{"bytes", format_bytes(bytes)}, {"driver", driver}});
-    std::vector<UniqueFd> descriptors;
     std::vector<SegmentId> ids;
-    auto* out = response.mutable_grant();
-    for (GrantedSegment& segment : *made) {
-      auto* to = out->add_segments();
-      to->set_segment_id(segment.id.value());
-      to->set_bytes(segment.length_bytes);
-      to->set_key(segment.key);
-      ids.push_back(segment.id);
-      if (segment.fd.valid()) descriptors.push_back(std::move(segment.fd));
-    }
+    for (const GrantedSegment& segment : *made) ids.push_back(segment.id);
+    auto descriptors = put_segments(*std::move(made), response.mutable_grant()->mutable_segments());
     if (reply(response, std::move(descriptors))) return;
     // Nobody knows of these segments: they would lie idle until the lease ends.
     HO_CHECK(pool_.release(session, ids).ok());

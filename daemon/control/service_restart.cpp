@@ -11,6 +11,7 @@
 #include "daemon/blocks/block_store.hpp"
 #include "daemon/control/service.hpp"
 #include "daemon/grant/kept_records.hpp"
+#include "proto/control/segment_message.hpp"
 
 namespace ho::daemon {
 
@@ -62,10 +63,7 @@ void Service::resume(const Request& request, const Reply& reply) {
   }
   for (const SegmentId id : pool_.sessions().at(session).segments) {
     if (pool_.find(id)->state != SegmentRecord::State::kLive) continue;
-    auto* const to = out->add_segments();
-    to->set_segment_id(id.value());
-    to->set_bytes(pool_.options().segment_bytes);
-    to->set_key(grants_.key(id));
+    put_segment({id, pool_.options().segment_bytes, grants_.key(id), {}}, out->add_segments());
   }
   note_session("session resumed", LogLevel::kInfo, session);
   static_cast<void>(reply(response, {}));

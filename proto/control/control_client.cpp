@@ -17,6 +17,7 @@
 #include "common/base/units.hpp"
 #include "proto/control/control_connection.hpp"
 #include "proto/control/progress_message.hpp"
+#include "proto/control/segment_message.hpp"
 #include "proto/control/status_message.hpp"
 
 namespace ho {
@@ -204,26 +205,14 @@ std::vector<SegmentId> granted_by(const Reply& reply) {
 Result<std::vector<GrantedSegment>> to_segments(Reply& reply, const GrantSpec& spec) {
   if (!reply.response.has_grant()) return senseless("the answer has no grant");
   if (reply.descriptors_lost) return too_many_open();
-  const auto& body = reply.response.grant();
-  const auto count = static_cast<std::size_t>(body.segments_size());
-  const bool with_descriptors = spec.driver == "local";
-  if (reply.descriptors.size() != (with_descriptors ? count : 0)) {
-    return senseless(std::to_string(reply.descriptors.size()) + " descriptors for " +
-                     std::to_string(count) + " segments");
-  }
-  std::vector<GrantedSegment> out;
+  auto out = take_segments(reply.response.grant().segments(), std::move(reply.descriptors),
+                           spec.driver == "local");
+  if (!out) return senseless(out.error().context());
   std::uint64_t bytes = 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    const auto& from = body.segments(static_cast<int>(i));
-    const auto sum = checked_add(bytes, from.bytes());
-    if (!sum || from.bytes() == 0) return senseless("a segment has an invalid length");
+  for (const GrantedSegment& segment : *out) {
+    const auto sum = checked_add(bytes, segment.length_bytes);
+    if (!sum || segment.length_bytes == 0) return senseless("a segment has an invalid length");
     bytes = *sum;
-    GrantedSegment segment;
-    segment.id = SegmentId(from.segment_id());
-    segment.length_bytes = from.bytes();
-    segment.key = from.key();
-    if (with_descriptors) segment.fd = std::move(reply.descriptors[i]);
-    out.push_back(std::move(segment));
   }
   if (bytes < spec.bytes) return senseless("the grant has fewer bytes than requested");
   return out;

@@ -2,6 +2,7 @@
 
 #include <control.pb.h>
 
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -10,19 +11,22 @@
 
 namespace ho {
 
-// Segments that a daemon shares, for both ends of a connection.
+// Segments that a daemon grants or shares, for both ends of a connection.
 
-using SharedSegments = google::protobuf::RepeatedPtrField<hyperoffload::v1::SharedSegment>;
+template <typename Message>
+void put_segment(const GrantedSegment& from, Message* to) {
+  to->set_segment_id(from.id.value());
+  to->set_bytes(from.length_bytes);
+  to->set_key(from.key);
+}
 
 /// @return the descriptors that go with the answer, in the order of the segments that have one.
-[[nodiscard]] inline std::vector<UniqueFd> put_segments(std::vector<GrantedSegment> from,
-                                                        SharedSegments* to) {
+template <typename Message>
+[[nodiscard]] std::vector<UniqueFd> put_segments(std::vector<GrantedSegment> from,
+                                                 google::protobuf::RepeatedPtrField<Message>* to) {
   std::vector<UniqueFd> descriptors;
   for (GrantedSegment& segment : from) {
-    auto* const out = to->Add();
-    out->set_segment_id(segment.id.value());
-    out->set_bytes(segment.length_bytes);
-    out->set_key(segment.key);
+    put_segment(segment, to->Add());
     if (segment.fd.valid()) descriptors.push_back(std::move(segment.fd));
   }
   return descriptors;
@@ -30,11 +34,14 @@ using SharedSegments = google::protobuf::RepeatedPtrField<hyperoffload::v1::Shar
 
 /// @param expects_descriptors  whether each segment comes with one
 /// @return kCorrupt where there are more or fewer.
-[[nodiscard]] inline Result<std::vector<GrantedSegment>> take_segments(
-    const SharedSegments& from, std::vector<UniqueFd> descriptors, bool expects_descriptors) {
+template <typename Message>
+[[nodiscard]] Result<std::vector<GrantedSegment>> take_segments(
+    const google::protobuf::RepeatedPtrField<Message>& from, std::vector<UniqueFd> descriptors,
+    bool expects_descriptors) {
   const auto count = static_cast<std::size_t>(from.size());
-  if (expects_descriptors && descriptors.size() != count) {
-    return Error(Errc::kCorrupt, "not one descriptor for each segment");
+  if (descriptors.size() != (expects_descriptors ? count : 0)) {
+    return Error(Errc::kCorrupt, std::to_string(descriptors.size()) + " descriptors for " +
+                                     std::to_string(count) + " segments");
   }
   std::vector<GrantedSegment> out(count);
   for (std::size_t i = 0; i < count; ++i) {
