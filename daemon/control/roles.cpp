@@ -69,6 +69,8 @@ bool may(Role role, Act act) {
 
 }  // namespace
 
+bool Service::only_looks(const Request& request) { return act_of(request) == Act::kLook; }
+
 Result<void> Service::check_role(const Request& request, const PeerInfo& peer) {
   const Act act = act_of(request);
   if (!may(peer.role, act)) {

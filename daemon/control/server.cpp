@@ -88,23 +88,6 @@ PeerInfo describe_peer(int fd, const Access& access) {
 /// Over the Unix socket: others show who they are later.
 bool administers(const PeerInfo& peer) { return peer.role == tls::Role::kAdmin; }
 
-/// Whether a job sends it, and not somebody who only looks at the pool.
-bool concerns_session(const pb::Request& request) {
-  switch (request.body_case()) {
-    case pb::Request::kHello:
-    case pb::Request::kNodes:
-    case pb::Request::kStatus:
-    case pb::Request::kSessions:
-    case pb::Request::kSegments:
-    case pb::Request::kFlashExtents:
-    case pb::Request::kBlocksList:
-    case pb::Request::kObjectsList:
-    case pb::Request::kEvents:
-    case pb::Request::BODY_NOT_SET: return false;
-    default: return true;
-  }
-}
-
 }  // namespace
 
 struct Server::Listener {
@@ -212,7 +195,7 @@ class Server::Connection : public std::enable_shared_from_this<Server::Connectio
     }
     last_frame_ = SteadyClock().now();
     if (!greeted_) return greet(request);
-    has_session_ = has_session_ || concerns_session(request);
+    has_session_ = has_session_ || !Service::only_looks(request);
     if (in_flight_ >= server_.options_.requests_in_flight_max) {
       return server_.service_.refuse(
           request, peer_, Error(Errc::kBusy, "too many requests on one connection"),

@@ -249,13 +249,13 @@ void Service::handle(const Request& request, const PeerInfo& peer, const Reply& 
     case pb::Request::kDrain: return drain(request, peer, reply);
     case pb::Request::kStage: return stage(request, reply);
     case pb::Request::kEvents: return list_events(request, peer, reply);
-    case pb::Request::kBlocksOpen:
-    case pb::Request::kBlocksAttach:
-    case pb::Request::kBlocksFind:
-    case pb::Request::kBlocksReserve:
-    case pb::Request::kBlocksSettle:
-    case pb::Request::kBlocksList:
-    case pb::Request::kBlocksClear: return handle_blocks(request, peer, reply);
+    case pb::Request::kBlocksOpen: return blocks_open(request, peer, reply);
+    case pb::Request::kBlocksAttach: return blocks_attach(request, peer, reply);
+    case pb::Request::kBlocksFind: return blocks_find(request, reply);
+    case pb::Request::kBlocksReserve: return blocks_reserve(request, reply);
+    case pb::Request::kBlocksSettle: return blocks_settle(request, reply);
+    case pb::Request::kBlocksList: return blocks_list(request, reply);
+    case pb::Request::kBlocksClear: return blocks_clear(request, peer, reply);
     case pb::Request::kObjectsPublish: return objects_publish(request, peer, reply);
     case pb::Request::kObjectsClaim: return objects_claim(request, peer, reply);
     case pb::Request::kObjectsDrop: return objects_drop(request, peer, reply);

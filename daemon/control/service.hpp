@@ -142,6 +142,8 @@ class Service {
   void handle(const Request& request, const PeerInfo& peer, const Reply& answer);
   /// An answer that says why a request was not taken up.
   void refuse(const Request& request, const PeerInfo& peer, const Error& error, const Reply& reply);
+  /// Whether a request asks for no more than a look at the pool, as not only jobs do.
+  [[nodiscard]] static bool only_looks(const Request& request);
   /// Counts what was refused without an answer.
   void count_refusal(const std::string& cause, const PeerInfo& peer, const std::string& why);
 
@@ -200,7 +202,6 @@ class Service {
   void stage(const Request& request, const Reply& reply);
   void flash_extents(const Request& request, const PeerInfo& peer, const Reply& reply);
   void flash_erase(const Request& request, const PeerInfo& peer, const Reply& reply);
-  void handle_blocks(const Request& request, const PeerInfo& peer, const Reply& reply);
   void return_memory();
   /// The session that a request names, if its token is right.
   template <typename Body>

@@ -89,20 +89,6 @@ Result<SessionId> Service::blocks_session(const Body& body) const {
   return session_of(body);
 }
 
-void Service::handle_blocks(const Request& request, const PeerInfo& peer, const Reply& reply) {
-  switch (request.body_case()) {
-    case pb::Request::kBlocksOpen: return blocks_open(request, peer, reply);
-    case pb::Request::kBlocksAttach: return blocks_attach(request, peer, reply);
-    case pb::Request::kBlocksFind: return blocks_find(request, reply);
-    case pb::Request::kBlocksReserve: return blocks_reserve(request, reply);
-    case pb::Request::kBlocksSettle: return blocks_settle(request, reply);
-    case pb::Request::kBlocksList: return blocks_list(request, reply);
-    case pb::Request::kBlocksClear: return blocks_clear(request, peer, reply);
-    default: break;
-  }
-  refuse(request, Error(Errc::kUnsupported, "this daemon does not know the request"), reply);
-}
-
 void Service::blocks_open(const Request& request, const PeerInfo& peer, const Reply& reply) {
   const pb::BlocksOpenRequest& body = request.blocks_open();
   const auto session = blocks_session(body);
