@@ -34,7 +34,6 @@ ControlClient::Options Sessions::control_options(const std::string& address,
                                                  const std::shared_ptr<NodeFault>& fault) const {
   ControlClient::Options control;
   control.address = address;
-  control.client_name = options_.name;
   control.tls_folder = options_.tls_folder;
   control.on_closed = [fault, losses = losses_](const Error&) {
     // Where another daemon may follow, this is not the end yet.

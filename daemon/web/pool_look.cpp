@@ -110,7 +110,6 @@ Result<std::unique_ptr<ControlClient>> PoolLook::connect(const NodeInfo& node,
   for (const std::string& address : node.control_addresses) {
     ControlClient::Options options;
     options.address = address;
-    options.client_name = "status page";
     if (tls_) options.tls = tls_->get();
     auto client = ControlClient::connect(std::move(options), deadline);
     if (!client) {

@@ -80,7 +80,6 @@ Result<std::unique_ptr<ControlClient>> ControlClient::connect(Options options, T
   pb::Request request;
   auto* body = request.mutable_hello();
   body->set_protocol_version(kControlProtocolVersion);
-  body->set_client_name(options.client_name);
   body->set_pid(static_cast<std::uint32_t>(::getpid()));
   auto connection = Connection::open(std::move(options), deadline);
   if (!connection) return connection.error();

@@ -36,8 +36,7 @@ namespace ho {
 class ControlClient {
  public:
   struct Options {
-    std::string address;      ///< "unix:PATH" or "tcp:HOST:PORT" ("tcp:[::1]:7700" for IPv6)
-    std::string client_name;  ///< for people
+    std::string address;  ///< "unix:PATH" or "tcp:HOST:PORT" ("tcp:[::1]:7700" for IPv6)
     /// Over TCP: the folder of node.crt, node.key and ca.crt, for TLS; empty: without TLS, which
     /// only a daemon with `insecure` takes.
     std::string tls_folder = {};

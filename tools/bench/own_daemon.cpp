@@ -78,7 +78,6 @@ Result<void> OwnDaemon::wait_until_it_answers() {
   while (clock.now() < end) {
     ControlClient::Options options;
     options.address = address();
-    options.client_name = "hyperoffload bench";
     if (ControlClient::connect(std::move(options), end)) return {};
     if (::waitpid(child_, nullptr, WNOHANG) == child_) {
       child_ = -1;

@@ -377,8 +377,7 @@ TEST_CASE("abuse: a name that is not UTF-8 closes its connection, and libprotobu
   Abused at;
   pb::Request request;
   request.set_id(1);
-  request.mutable_hello()->set_protocol_version(kControlProtocolVersion);
-  request.mutable_hello()->set_client_name("??");
+  request.mutable_open_session()->set_name("??");
   std::string bytes = request.SerializeAsString();
   bytes.replace(bytes.find("??"), 2, "\xff\xfe");
   for (const std::string& address : at.addresses) {

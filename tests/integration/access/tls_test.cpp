@@ -41,7 +41,6 @@ struct Daemon {
 Result<std::unique_ptr<ControlClient>> dial(const std::string& address, const std::string& tls) {
   ControlClient::Options options;
   options.address = address;
-  options.client_name = "test";
   options.tls_folder = tls;
   return ControlClient::connect(std::move(options), soon());
 }

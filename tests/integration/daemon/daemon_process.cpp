@@ -95,7 +95,6 @@ std::unique_ptr<ControlClient> connect(const std::string& address) {
   const bool connected = eventually(std::chrono::seconds(30), [&] {
     ControlClient::Options options;
     options.address = address;
-    options.client_name = "test";
     auto made = ControlClient::connect(std::move(options), soon());
     if (!made) {
       why = made.error().message();

@@ -10,7 +10,6 @@ int main(int argc, char** argv) {
   const ho::TimePoint deadline = ho::SteadyClock().now() + std::chrono::seconds(20);
   ho::ControlClient::Options options;
   options.address = argv[1];
-  options.client_name = "holding client";
   const auto client = ho::ControlClient::connect(std::move(options), deadline);
   if (!client) return 1;
   const auto session = (*client)->open_session("holding client", deadline);

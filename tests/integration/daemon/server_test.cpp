@@ -273,7 +273,8 @@ TEST_CASE("server: before its hello a peer may send little, afterwards a request
   pb::Request request;
   request.set_id(1);
   request.mutable_hello()->set_protocol_version(kControlProtocolVersion);
-  request.mutable_hello()->set_client_name(std::string(200, 'x'));
+  request.GetReflection()->MutableUnknownFields(&request)->AddLengthDelimited(
+      1000, std::string(200, 'x'));
   const UniqueFd early = control.dial();
   send(early, request);
   CHECK(control.run_until([&] { return closed(early); }));

@@ -170,7 +170,6 @@ Result<Held> hold(const std::string& daemon, Driver driver, std::uint64_t bytes)
   const std::string name = name_of(driver);
   ControlClient::Options options;
   options.address = daemon;
-  options.client_name = "hyperoffload bench transport";
   auto control = ControlClient::connect(std::move(options), clock.now() + kOpDeadline);
   if (!control) return control.error();
   const auto session = (*control)->open_session("bench", clock.now() + kOpDeadline, name);

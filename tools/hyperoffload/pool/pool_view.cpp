@@ -20,7 +20,6 @@ Result<std::unique_ptr<ControlClient>> connect_to(
     const std::shared_ptr<const tls::Context>& certificate, TimePoint deadline) {
   ControlClient::Options options;
   options.address = address;
-  options.client_name = "hyperoffload";
   options.tls_folder = tls;
   options.tls = certificate;
   return ControlClient::connect(std::move(options), deadline);
