@@ -133,9 +133,7 @@ Result<RenewedLease> ControlClient::renew_lease(const Session& session, TimePoin
 Result<void> ControlClient::close_session(const Session& session, TimePoint deadline) {
   pb::Request request;
   put_session(session, request.mutable_close_session());
-  auto reply = connection_->call(std::move(request), deadline);
-  if (!reply) return reply.error();
-  return {};
+  return connection_->order(std::move(request), deadline);
 }
 
 Result<ResumedSession> ControlClient::resume(const Session& session, TimePoint deadline) {
@@ -178,17 +176,13 @@ Result<DrainLeft> ControlClient::drain(TimePoint deadline) {
 Result<void> ControlClient::undrain(TimePoint deadline) {
   pb::Request request;
   request.mutable_drain()->set_undo(true);
-  auto reply = connection_->call(std::move(request), deadline);
-  if (!reply) return reply.error();
-  return {};
+  return connection_->order(std::move(request), deadline);
 }
 
 Result<void> ControlClient::evict(SessionId session, TimePoint deadline) {
   pb::Request request;
   request.mutable_evict()->set_session_id(session.value());
-  auto reply = connection_->call(std::move(request), deadline);
-  if (!reply) return reply.error();
-  return {};
+  return connection_->order(std::move(request), deadline);
 }
 
 namespace {

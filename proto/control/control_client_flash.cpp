@@ -80,9 +80,7 @@ Result<void> ControlClient::flash_free(const Session& session, std::uint64_t ext
   auto* const body = request.mutable_flash_free();
   control::put_session(session, body);
   body->set_extent_id(extent);
-  const auto reply = connection_->call(std::move(request), deadline);
-  if (!reply) return reply.error();
-  return {};
+  return connection_->order(std::move(request), deadline);
 }
 
 Result<std::vector<FlashExtentInfo>> ControlClient::flash_extents(TimePoint deadline) {
@@ -115,9 +113,7 @@ Result<std::vector<FlashExtentInfo>> ControlClient::flash_extents(TimePoint dead
 Result<void> ControlClient::flash_erase(std::uint64_t extent, TimePoint deadline) {
   pb::Request request;
   request.mutable_flash_erase()->set_extent_id(extent);
-  const auto reply = connection_->call(std::move(request), deadline);
-  if (!reply) return reply.error();
-  return {};
+  return connection_->order(std::move(request), deadline);
 }
 
 Result<void> ControlClient::stage(const Session& session, const StageSpec& spec,

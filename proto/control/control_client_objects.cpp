@@ -27,9 +27,7 @@ Result<void> ControlClient::object_publish(const Session& session, const std::st
   control::put_session(session, body);
   body->set_secret(secret);
   put_object_part(part, body->mutable_part());
-  const auto reply = connection_->call(std::move(request), deadline);
-  if (!reply) return reply.error();
-  return {};
+  return connection_->order(std::move(request), deadline);
 }
 
 Result<void> ControlClient::object_claim(const Session& session, const std::string& secret,
@@ -41,9 +39,7 @@ Result<void> ControlClient::object_claim(const Session& session, const std::stri
   body->set_name(id.name);
   body->set_version(id.version);
   body->set_run(id.run);
-  const auto reply = connection_->call(std::move(request), deadline);
-  if (!reply) return reply.error();
-  return {};
+  return connection_->order(std::move(request), deadline);
 }
 
 Result<void> ControlClient::object_drop(const Session& session, const std::string& secret,
@@ -53,9 +49,7 @@ Result<void> ControlClient::object_drop(const Session& session, const std::strin
   control::put_session(session, body);
   body->set_secret(secret);
   put_object_id(id, body);
-  const auto reply = connection_->call(std::move(request), deadline);
-  if (!reply) return reply.error();
-  return {};
+  return connection_->order(std::move(request), deadline);
 }
 
 std::future<Result<std::vector<ObjectPart>>> ControlClient::objects_find(

@@ -80,6 +80,11 @@ class ControlClient::Connection {
   /// later receives what `done` of start() would, to undo the request's effect; it may be empty.
   [[nodiscard]] Result<control::Reply> call(control::pb::Request request, TimePoint deadline,
                                             Done late = {});
+  /// call() where the answer says no more than that it was done.
+  [[nodiscard]] Result<void> order(control::pb::Request request, TimePoint deadline) {
+    const auto reply = call(std::move(request), deadline);
+    return reply ? Result<void>() : reply.error();
+  }
   /// Sends `request`. Calls `done` once on the I/O thread, with the answer or the loss of the
   /// connection. @return kUnavailable, kBusy: nothing was sent, and `done` is not called.
   [[nodiscard]] Result<void> start(control::pb::Request request, Done done);
