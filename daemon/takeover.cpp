@@ -80,7 +80,7 @@ class Takeover : public std::enable_shared_from_this<Takeover> {
   [[nodiscard]] Result<void> take(const KeptSession& session,
                                   std::vector<Grants::Adopted>& segments) {
     if (auto offered = check_driver(session.driver); !offered) return offered;
-    if (auto taken = heirs_.pool.adopt(session_record(session)); !taken) return taken;
+    if (auto taken = heirs_.pool.adopt(SessionRecord{session}); !taken) return taken;
     for (const auto& [id, segment] : inherited_.kept.segments) {
       if (segment.session != session.id) continue;
       if (auto offered = check_driver(segment.driver); !offered) return offered;

@@ -10,7 +10,6 @@
 #include "common/base/units.hpp"
 #include "daemon/blocks/block_store.hpp"
 #include "daemon/control/service.hpp"
-#include "daemon/grant/kept_records.hpp"
 #include "proto/control/segment_message.hpp"
 
 namespace ho::daemon {
@@ -28,9 +27,7 @@ constexpr std::size_t kLossesNamed = 8;
 void Service::keep(SessionId session, const std::string& driver) {
   const auto found = pool_.sessions().find(session);
   if (found == pool_.sessions().end()) return;
-  KeptSession kept = kept_session(found->second);
-  kept.driver = driver;
-  keeper_.opened(std::move(kept));
+  keeper_.opened(KeptSession{found->second, driver});
 }
 
 void Service::renew(SessionId session) {

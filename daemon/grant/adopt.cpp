@@ -5,7 +5,6 @@
 
 #include "common/base/check.hpp"
 #include "daemon/grant/grants.hpp"
-#include "daemon/grant/kept_records.hpp"
 
 namespace ho::daemon {
 
@@ -99,7 +98,7 @@ Result<void> Grants::keep(SessionId session) {
     }
     segments.push_back(describe(id, held->second));
   }
-  keeper_.opened(kept_session(record));
+  keeper_.opened(KeptSession{record});
   keeper_.granted(segments);
   return {};
 }

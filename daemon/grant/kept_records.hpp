@@ -8,11 +8,7 @@ namespace ho::daemon {
 
 // What a daemon leaves of its sessions to the next one, and what that one makes of it.
 
-/// A session as the keeper records it. The caller fills its driver in.
-[[nodiscard]] KeptSession kept_session(const SessionRecord& record);
-
-/// A session as the pool adopts it, without its segments.
-[[nodiscard]] SessionRecord session_record(const KeptSession& kept);
+/// A segment as the pool adopts it.
 [[nodiscard]] SegmentRecord segment_record(const KeptSegment& kept);
 
 /// When the lease of a session that is taken over ends. Time without a daemon, from its last sign

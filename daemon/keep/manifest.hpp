@@ -14,6 +14,7 @@
 #include "common/base/result.hpp"
 #include "common/model/address.hpp"
 #include "common/transport/transport.hpp"
+#include "daemon/pool/pool.hpp"
 #include "daemon/tier/ddr/segment_memory.hpp"
 
 namespace ho::daemon {
@@ -31,18 +32,9 @@ struct KeptNode {
   std::uint64_t socket_inode = 0;
 };
 
-struct KeptSession {
-  SessionId id;
-  std::string token;
-  std::string name;
-  std::uint32_t pid = 0;
-  std::string peer;
-  std::string owner;
-  std::string certificate;
-  std::string driver;
-  TimePoint opened;
+struct KeptSession : SessionFacts {  // its lease_end is in the cell, not in the record
+  std::string driver = {};
   std::uint32_t lease_cell = 0;  ///< chosen by ManifestLog
-  TimePoint lease_end;           ///< in the cell, not in the record
 };
 
 struct KeptSegment {

@@ -67,18 +67,9 @@ Result<SessionId> Pool::open_session(SessionSpec spec, TimePoint now) {
     return Error(Errc::kExhausted, options_.node_name + " has " + std::to_string(sessions_.size()) +
                                        " sessions, the limit");
   }
-  SessionRecord record;
-  record.id = SessionId(next_session_++);
-  record.name = std::move(spec.name);
-  record.pid = spec.pid;
-  record.peer = std::move(spec.peer);
-  record.owner = std::move(spec.owner);
-  record.certificate = std::move(spec.certificate);
-  record.token = std::move(spec.token);
-  record.opened = now;
-  record.lease_end = now + options_.lease;
-  const SessionId id = record.id;
-  sessions_.emplace(id, std::move(record));
+  const SessionId id(next_session_++);
+  sessions_.emplace(id,
+                    SessionRecord{SessionFacts{std::move(spec), id, now, now + options_.lease}});
   return id;
 }
 

@@ -42,17 +42,15 @@ struct SegmentRecord {
 /// Why a session ended that its job did not close.
 enum class SessionEnd : std::uint8_t { kLapsed, kEvicted, kLeftBehind };
 
-struct SessionRecord {
+/// What a session is, besides what it holds.
+struct SessionFacts : SessionSpec {
   SessionId id;
-  std::string name;
-  std::uint32_t pid = 0;
-  std::string peer;
-  std::string owner;
-  std::string token;
-  std::string certificate;
   TimePoint opened;
   TimePoint lease_end;
-  std::set<SegmentId> segments;  ///< kPreparing and kLive
+};
+
+struct SessionRecord : SessionFacts {
+  std::set<SegmentId> segments = {};  ///< kPreparing and kLive
 };
 
 /// Decides which bytes of this node belong to which session, and until when. No I/O, no memory, no

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "common/base/check.hpp"
-#include "daemon/grant/kept_records.hpp"
 
 namespace ho::test {
 namespace {
@@ -58,7 +57,7 @@ void SimDaemon::open_session(const std::string& job, const SimReply<Session>& re
   spec.token = token_of(world_);
   const auto opened = pool_.open_session(spec, world_.now());
   if (!opened) return reply(opened.error());
-  keep(daemon::kept_session(pool_.sessions().at(*opened)));
+  keep(daemon::KeptSession{pool_.sessions().at(*opened)});
   if (!machine_.session_ids.insert(opened->value()).second) {
     world_.wrong("session " + std::to_string(opened->value()) + " of " + hello().node_name +
                  " has a number that was given before");

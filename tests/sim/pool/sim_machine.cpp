@@ -183,7 +183,7 @@ void SimDaemon::take_over() {
         daemon::lease_end_taken_over(session, kept.alive, world_.now(), kSimLease);
     if (!world_.planted(Planted::kTimeWithoutCounts)) session.lease_end = end;
     if (world_.planted(Planted::kLeaseAnewAtTakeover)) session.lease_end = world_.now() + kSimLease;
-    HO_CHECK(pool_.adopt(daemon::session_record(session)).ok());
+    HO_CHECK(pool_.adopt(daemon::SessionRecord{session}).ok());
   }
   for (const auto& [id, segment] : kept.segments) {
     HO_CHECK(pool_.adopt(daemon::segment_record(segment)).ok());
