@@ -1,6 +1,4 @@
 // Takes over sessions' memory that an earlier process granted.
-#include <asio/io_context.hpp>
-#include <asio/post.hpp>
 #include <utility>
 
 #include "common/base/check.hpp"
@@ -63,10 +61,7 @@ void Grants::adopt_some(const std::shared_ptr<Adoption>& adoption) {
     if (!exposed) return abandon(adoption, exposed.error());
     adopted_some(adoption, *exposed);
   };
-  auto accepted = data_.expose(
-      std::move(request), [this, told](Result<std::vector<transport::Exposure>> exposed) {
-        asio::post(io_, [told, exposed = std::move(exposed)] { told(exposed); });
-      });
+  const auto accepted = data_.expose(std::move(request), posted(told));
   if (!accepted) told(accepted.error());
 }
 

@@ -66,6 +66,8 @@ std::optional<Grants::Live> Grants::memory(SegmentId segment) const {
   return Live{found->second.memory.bytes(), found->second.rights};
 }
 
+void Grants::post(std::function<void()> task) { asio::post(io_, std::move(task)); }
+
 void Grants::admit(SessionId session, const std::string& driver, Admitted answer) {
   ++jobs_;
   const auto told = [this, session, driver, answer](const Result<std::string>& admitted) {
@@ -78,10 +80,7 @@ void Grants::admit(SessionId session, const std::string& driver, Admitted answer
   const SessionRecord& record = pool_.sessions().at(session);
   const transport::Credentials credentials{session, record.token, record.certificate,
                                            share_of_(record.owner)};
-  const auto accepted =
-      data_.admit(driver, credentials, [this, told](const Result<std::string>& admitted) {
-        asio::post(io_, [told, admitted] { told(admitted); });
-      });
+  const auto accepted = data_.admit(driver, credentials, posted(told));
   if (!accepted) told(accepted.error());
 }
 
@@ -98,10 +97,7 @@ void Grants::fence(SessionId session, const transport::RailFence& rail, Fenced a
     if (fenced && !fenced->empty() && still != admitted_.end()) still->second.address = *fenced;
     answer(fenced);
   };
-  const auto accepted = data_.fence(admitted->second.driver, session, rail,
-                                    [this, told](const Result<std::string>& fenced) {
-                                      asio::post(io_, [told, fenced] { told(fenced); });
-                                    });
+  const auto accepted = data_.fence(admitted->second.driver, session, rail, posted(told));
   if (!accepted) told(accepted.error());
 }
 
@@ -245,14 +241,12 @@ void Grants::expose(const std::shared_ptr<Job>& job) {
   for (const SegmentMemory& memory : *job->memory) {
     request.regions.push_back({memory.bytes(), job->spec.rights, memory.fd(), job->spec.session});
   }
-  auto accepted = data_.expose(
-      std::move(request), [this, job](Result<std::vector<transport::Exposure>> exposed) {
-        asio::post(io_, [this, job, exposed = std::move(exposed)]() mutable {
-          if (!exposed) return fail(job, exposed.error());
-          fault_in_mappings(job, std::move(*exposed));
-        });
-      });
-  if (!accepted) fail(job, accepted.error());
+  const auto told = [this, job](const Result<std::vector<transport::Exposure>>& exposed) {
+    if (!exposed) return fail(job, exposed.error());
+    fault_in_mappings(job, *exposed);
+  };
+  const auto accepted = data_.expose(std::move(request), posted(told));
+  if (!accepted) told(accepted.error());
 }
 
 /// Faults in a driver's own mapping of existing pages. This is cheap compared with making the

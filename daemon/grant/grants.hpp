@@ -204,6 +204,12 @@ class Grants {
                     const std::vector<transport::Exposure>& exposures);
   void abandon(const std::shared_ptr<Adoption>& adoption, const Error& why);
   void log_failure(const Spec& spec, const Error& error);
+  void post(std::function<void()> task);
+  /// For the data thread: hands its answer to `told` on the control thread.
+  template <typename Told>
+  [[nodiscard]] auto posted(Told told) {
+    return [this, told](const auto& result) { post([told, result] { told(result); }); };
+  }
   void note_place(SegmentId segment, const SegmentMemory& memory);
   void fail(const std::shared_ptr<Job>& job, const Error& error);
   void wipe(std::shared_ptr<std::vector<SegmentMemory>> memory, std::vector<SegmentId> segments,

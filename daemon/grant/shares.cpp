@@ -1,7 +1,5 @@
 // Access to the segments of one session for others.
 #include <algorithm>
-#include <asio/io_context.hpp>
-#include <asio/post.hpp>
 #include <utility>
 
 #include "common/base/check.hpp"
@@ -46,14 +44,11 @@ void Grants::share(const ShareSpec& spec, Made answer) {
   if (fresh.empty()) return hand_out(sharing);
   for (const SegmentId id : fresh) held_.at(id).sharing += 1;
   ++jobs_;
-  const auto told = [this, sharing, fresh](const auto& exposed) {
-    end_sharing(sharing, fresh, exposed);
+  const auto told = [this, sharing, fresh](const Result<std::vector<transport::Exposure>>& all) {
+    end_sharing(sharing, fresh, all);
   };
-  const auto accepted = data_.expose(
-      std::move(request), [this, told](Result<std::vector<transport::Exposure>> exposed) {
-        asio::post(io_, [told, exposed = std::move(exposed)] { told(exposed); });
-      });
-  if (!accepted) told(Result<std::vector<transport::Exposure>>(accepted.error()));
+  const auto accepted = data_.expose(std::move(request), posted(told));
+  if (!accepted) told(accepted.error());
 }
 
 /// Takes over what the data thread exposed. Ends that waited for it go on.
