@@ -53,7 +53,6 @@ constexpr auto kForcedEndMax = std::chrono::seconds(5);
 
 /// For the answer to an upgrade to be sent.
 constexpr auto kLastWordsTime = std::chrono::milliseconds(20);
-constexpr auto kSettleTimeMax = std::chrono::seconds(2);
 
 constexpr std::array kSignals{SIGTERM, SIGINT, SIGHUP};
 /// The fields that SIGHUP applies.
@@ -359,7 +358,7 @@ Result<void> Node::check_upgrade() const {
   if (!fresh) return fresh.error().at("the configuration is wrong");
   const auto may = check_next(*fresh, parts.config, parts.pool, parts.grants.page_kind());
   if (!may) return may.error();
-  return parts.store->settle(kSettleTimeMax);
+  return FdStore::settle();
 }
 
 void Node::begin_upgrade() {
@@ -372,7 +371,7 @@ void Node::begin_upgrade() {
     parts_->server.stop();
     parts_->service.leave_blocks();  // last: each request may change them
     // systemd takes nothing from a process that has ended.
-    static_cast<void>(parts_->store->settle(kSettleTimeMax));
+    static_cast<void>(FdStore::settle());
     parts_->io.stop();
   });
 }

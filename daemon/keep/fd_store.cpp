@@ -2,6 +2,7 @@
 
 #include <systemd/sd-daemon.h>
 
+#include <cstdint>
 #include <cstdlib>
 
 namespace ho::daemon {
@@ -10,6 +11,7 @@ namespace {
 
 /// Names travel in one variable of the environment, which the kernel limits to 128 KiB.
 constexpr std::size_t kNamesBytesMax = 100 * std::size_t{1024};
+constexpr std::uint64_t kSettleUsMax = 2'000'000;
 constexpr std::size_t kNameBytesMax = 12;  // "s" and a number of 10 digits, and a colon
 
 }  // namespace
@@ -68,9 +70,8 @@ void FdStore::remove_all() {
   names_.clear();
 }
 
-Result<void> FdStore::settle(Duration time_max) const {
-  const auto us = std::chrono::duration_cast<std::chrono::microseconds>(time_max).count();
-  const int done = ::sd_notify_barrier(0, static_cast<std::uint64_t>(us));
+Result<void> FdStore::settle() {
+  const int done = ::sd_notify_barrier(0, kSettleUsMax);
   if (done < 0) return errno_error(-done, "waiting for systemd");
   return {};
 }

@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "common/base/clock.hpp"
 #include "common/base/result.hpp"
 #include "common/base/unique_fd.hpp"
 
@@ -47,8 +46,8 @@ class FdStore {
   /// Does nothing if it is not there.
   void remove(const std::string& name);
   void remove_all();
-  /// Waits until systemd has read everything above. @return kDeadline.
-  [[nodiscard]] Result<void> settle(Duration time_max) const;
+  /// Waits until systemd has read everything above, two seconds at most. @return kDeadline.
+  [[nodiscard]] static Result<void> settle();
 
  private:
   const std::size_t descriptors_max_;

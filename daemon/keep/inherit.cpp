@@ -27,8 +27,6 @@ namespace ho::daemon {
 
 namespace {
 
-constexpr Duration kSettleTime = std::chrono::seconds(2);
-
 int seals_of(const UniqueFd& fd) { return ::fcntl(fd.get(), F_GET_SEALS); }
 
 /// Whether it can only be memory that a daemon granted.
@@ -255,7 +253,7 @@ Inherited inherit(std::vector<StoredFd> stored, FdStore& store, const InheritSpe
     out.lost.push_back(session);
   }
   // Before anybody looks whether a socket that was ended still answers.
-  if (store.count() < given) static_cast<void>(store.settle(kSettleTime));
+  if (store.count() < given) static_cast<void>(FdStore::settle());
   out.blocks = described.read(kBlocksName, store);
   out.extents = described.read(kExtentsName, store);
   return out;

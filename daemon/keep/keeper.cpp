@@ -21,8 +21,6 @@ namespace {
 /// while both workers store a segment.
 constexpr std::size_t kReserved = 4;
 
-constexpr Duration kSettleTimeMax = std::chrono::seconds(2);
-
 }  // namespace
 
 /// A manifest's memory, while this process has it.
@@ -148,7 +146,7 @@ std::size_t Keeper::room() const {
 Result<void> Keeper::leave_blocks(const std::string& index) {
   if (!on()) return Error(Errc::kUnsupported, off_);
   if (auto stored = put_bytes(kBlocksName, index); !stored) return stored;
-  static_cast<void>(store_.settle(kSettleTimeMax));
+  static_cast<void>(FdStore::settle());
   return {};
 }
 
