@@ -176,20 +176,14 @@ Result<std::string> EtcdClient::post(const std::string& path, const std::string&
   return *last;
 }
 
-Result<EtcdPage> EtcdClient::read(const std::string& key) {
-  pb::EtcdRangeRequest request;
-  request.set_key(key);
-  const auto answer = post("/v3/kv/range", to_json(request));
-  if (!answer) return answer.error();
-  const auto page = from_json<pb::EtcdRangeResponse>(*answer);
-  if (!page) return page.error();
-  return EtcdPage{version_of(page->header()), to_pairs(*page)};
+Result<EtcdPage> EtcdClient::read_all(const std::string& prefix) {
+  return read(prefix, end_of(prefix));
 }
 
-Result<EtcdPage> EtcdClient::read_all(const std::string& prefix) {
+Result<EtcdPage> EtcdClient::read(const std::string& key, const std::string& end) {
   pb::EtcdRangeRequest request;
-  request.set_key(prefix);
-  request.set_range_end(end_of(prefix));
+  request.set_key(key);
+  request.set_range_end(end);
   const auto answer = post("/v3/kv/range", to_json(request));
   if (!answer) return answer.error();
   const auto page = from_json<pb::EtcdRangeResponse>(*answer);

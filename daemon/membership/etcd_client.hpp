@@ -61,8 +61,8 @@ class EtcdClient {
   EtcdClient(const EtcdClient&) = delete;
   EtcdClient& operator=(const EtcdClient&) = delete;
 
-  /// One key, as the majority of etcd's members has it.
-  [[nodiscard]] Result<EtcdPage> read(const std::string& key);
+  /// One key, as the majority of etcd's members has it; with `end`, all from it up to there.
+  [[nodiscard]] Result<EtcdPage> read(const std::string& key, const std::string& end = {});
   /// All keys that begin with `prefix`, which is not empty.
   [[nodiscard]] Result<EtcdPage> read_all(const std::string& prefix);
   [[nodiscard]] Result<EtcdOutcome> commit(const EtcdTransaction& transaction);
