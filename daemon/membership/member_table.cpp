@@ -38,9 +38,4 @@ std::vector<NodeInfo> MemberTable::others(NodeId self) const {
   return out;
 }
 
-const Member* MemberTable::find(NodeId node) const {
-  const auto found = members_.find(node);
-  return found == members_.end() ? nullptr : &found->second.member;
-}
-
 }  // namespace ho::daemon

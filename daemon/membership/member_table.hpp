@@ -54,8 +54,6 @@ class MemberTable {
 
   /// All but `self`, by number.
   [[nodiscard]] std::vector<NodeInfo> others(NodeId self) const;
-  /// @return nullptr: not listed.
-  [[nodiscard]] const Member* find(NodeId node) const;
   /// The cause of trouble; empty: none.
   [[nodiscard]] const std::string& trouble() const { return trouble_; }
   [[nodiscard]] TimePoint trouble_since() const { return trouble_since_; }
