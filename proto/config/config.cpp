@@ -47,8 +47,7 @@ std::string number_words(const std::string& name) {
 /// Converts the parsed message to a DaemonConfig and reports errors per field.
 class Checker {
  public:
-  Checker(const pb::DaemonConfig& from, const TextFormat::ParseInfoTree& lines, ConfigErrors& out)
-      : from_(from), lines_(lines), out_(out) {}
+  Checker(const pb::DaemonConfig& from, const FieldErrors& out) : from_(from), out_(out) {}
 
   DaemonConfig run() {
     list_fields();
@@ -58,7 +57,7 @@ class Checker {
     numa();
     control_socket();
     access();
-    check_network_config(from_, lines_, out_, config_);
+    check_network_config(from_, out_, config_);
     links();
     times();
     others();
@@ -68,19 +67,13 @@ class Checker {
   }
 
  private:
-  void complain(const std::string& field, const std::string& message) {
-    out_.add(line_of(field), field, message);
+  void complain(const std::string& field, const std::string& message, int index = 0) {
+    out_.add(field, message, index);
   }
   void list_fields() {
     config_.fields = fields_of(from_);
-    for (auto& [name, field] : config_.fields) field.line = line_of(name) + 1;
+    for (auto& [name, field] : config_.fields) field.line = out_.line(name) + 1;
     for (const std::string& name : fields_without_utf8(from_)) complain(name, "is not UTF-8");
-  }
-  [[nodiscard]] int line_of(const std::string& field) const {
-    const auto* descriptor = pb::DaemonConfig::descriptor()->FindFieldByName(field);
-    return descriptor == nullptr
-               ? -1
-               : lines_.GetLocation(descriptor, descriptor->is_repeated() ? 0 : -1).line;
   }
 
   void identity() {
@@ -196,10 +189,7 @@ class Checker {
     std::set<std::pair<std::string, std::string>> seen;
     for (int i = 0; i < from_.quotas_size(); ++i) {
       const pb::QuotaConfig& one = from_.quotas(i);
-      const auto wrong = [&](const std::string& message) {
-        const auto* field = pb::DaemonConfig::descriptor()->FindFieldByName("quotas");
-        out_.add(lines_.GetLocation(field, i).line, "quotas", message);
-      };
+      const auto wrong = [&](const std::string& message) { complain("quotas", message, i); };
       if (!one.user().empty() && !one.certificate().empty()) {
         wrong("set user or certificate, not both");
       }
@@ -264,10 +254,7 @@ class Checker {
     std::set<std::string> addresses{"unix:" + config_.unix_socket};
     for (int i = 0; i < from_.nodes_size(); ++i) {
       const pb::PeerNode& peer = from_.nodes(i);
-      const auto wrong = [&](const std::string& message) {
-        const auto* field = pb::DaemonConfig::descriptor()->FindFieldByName("nodes");
-        out_.add(lines_.GetLocation(field, i).line, "nodes", message);
-      };
+      const auto wrong = [&](const std::string& message) { complain("nodes", message, i); };
       if (!peer.has_node_id()) {
         wrong("node_id is missing");
         continue;
@@ -306,10 +293,7 @@ class Checker {
     std::set<std::string> seen;
     for (int i = 0; i < from_.flash_size(); ++i) {
       const pb::FlashPath& path = from_.flash(i);
-      const auto wrong = [&](const std::string& message) {
-        const auto* field = pb::DaemonConfig::descriptor()->FindFieldByName("flash");
-        out_.add(lines_.GetLocation(field, i).line, "flash", message);
-      };
+      const auto wrong = [&](const std::string& message) { complain("flash", message, i); };
       if (path.path().empty() || path.path().front() != '/') {
         wrong("path: \"" + path.path() + "\" is not an absolute path");
       } else if (!seen.insert(path.path()).second) {
@@ -341,8 +325,7 @@ class Checker {
   }
 
   const pb::DaemonConfig& from_;
-  const TextFormat::ParseInfoTree& lines_;
-  ConfigErrors& out_;
+  FieldErrors out_;
   DaemonConfig config_;
 };
 
@@ -365,7 +348,7 @@ Result<DaemonConfig> parse_daemon_config(const std::string& text, const std::str
   const bool parsed = parser.ParseFromString(plain, &message);
   if (!parsed && !errors.any()) errors.add(-1, "", "not protobuf text");
   if (errors.any()) return Error(Errc::kInvalidArgument, errors.text());
-  DaemonConfig config = Checker(message, lines, errors).run();
+  DaemonConfig config = Checker(message, FieldErrors(lines, errors)).run();
   config.file = file;
   if (errors.any()) return Error(Errc::kInvalidArgument, errors.text());
   return config;

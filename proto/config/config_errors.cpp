@@ -1,5 +1,7 @@
 #include "proto/config/config_errors.hpp"
 
+#include <config.pb.h>
+
 #include <algorithm>
 #include <cctype>
 #include <climits>
@@ -64,6 +66,19 @@ std::string ConfigErrors::field_on(int line, int column) const {
     if (!name.empty()) return name;
   }
   return {};
+}
+
+int FieldErrors::line(const std::string& block, int index, const std::string& inner) const {
+  const auto* const outer = hyperoffload::v1::DaemonConfig::descriptor()->FindFieldByName(block);
+  if (outer == nullptr) return -1;
+  const int at = outer->is_repeated() ? index : -1;
+  const auto* const inside = inner.empty() ? nullptr : lines_.GetTreeForNested(outer, at);
+  if (inside != nullptr) {
+    const auto* const field = outer->message_type()->FindFieldByName(inner);
+    const int line = inside->GetLocation(field, field->is_repeated() ? 0 : -1).line;
+    if (line >= 0) return line;
+  }
+  return lines_.GetLocation(outer, at).line;
 }
 
 }  // namespace ho

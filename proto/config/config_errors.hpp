@@ -1,6 +1,7 @@
 #pragma once
 
 #include <google/protobuf/io/tokenizer.h>
+#include <google/protobuf/text_format.h>
 
 #include <string>
 #include <vector>
@@ -27,6 +28,31 @@ class ConfigErrors final : public google::protobuf::io::ErrorCollector {
   const std::string& file_;
   const std::vector<std::string> lines_;
   std::string text_;
+};
+
+/// Reports errors of the fields of a parsed configuration, at their lines. `index` counts where a
+/// block is repeated.
+class FieldErrors {
+ public:
+  /// Both must outlive this object.
+  FieldErrors(const google::protobuf::TextFormat::ParseInfoTree& lines, ConfigErrors& out)
+      : lines_(lines), out_(out) {}
+
+  void add(const std::string& field, const std::string& message, int index = 0) {
+    out_.add(line(field, index), field, message);
+  }
+  /// The same, for a field in a block.
+  void add_in(const std::string& block, const std::string& field, const std::string& message,
+              int index = 0) {
+    out_.add(line(block, index, field), block, field + ": " + message);
+  }
+  /// From 0: of `inner`, or of the block where that is not in the file; -1: neither is.
+  [[nodiscard]] int line(const std::string& block, int index = 0,
+                         const std::string& inner = {}) const;
+
+ private:
+  const google::protobuf::TextFormat::ParseInfoTree& lines_;
+  ConfigErrors& out_;
 };
 
 }  // namespace ho

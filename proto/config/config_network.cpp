@@ -17,7 +17,6 @@ namespace ho {
 namespace {
 
 namespace pb = hyperoffload::v1;
-using google::protobuf::TextFormat;
 
 constexpr int kRailsMax = 8;  // the limit of each driver
 
@@ -29,13 +28,12 @@ bool is_emulation(const std::string& provider) {
 
 class NetworkChecker {
  public:
-  NetworkChecker(const pb::DaemonConfig& from, const TextFormat::ParseInfoTree& lines,
-                 ConfigErrors& out, DaemonConfig& config)
-      : from_(from), lines_(lines), out_(out), config_(config) {}
+  NetworkChecker(const pb::DaemonConfig& from, const FieldErrors& out, DaemonConfig& config)
+      : from_(from), out_(out), config_(config) {}
 
   void run() {
     config_.insecure = from_.insecure();
-    if (from_.has_tls()) tls();
+    if (from_.has_tls()) config_.tls = files("tls", from_.tls());
     if (!from_.tcp_listen().empty()) {
       const auto address = ControlAddress::parse("tcp:" + from_.tcp_listen());
       if (!address) {
@@ -63,11 +61,7 @@ class NetworkChecker {
   }
 
  private:
-  void complain(const std::string& field, const std::string& message) {
-    const auto* const descriptor = pb::DaemonConfig::descriptor()->FindFieldByName(field);
-    const int index = descriptor->is_repeated() ? 0 : -1;
-    out_.add(lines_.GetLocation(descriptor, index).line, field, message);
-  }
+  void complain(const std::string& field, const std::string& message) { out_.add(field, message); }
 
   /// Each of this daemon's listeners has a port of its own. Names of hosts and interfaces are
   /// compared as they are written: the start finds what is the same by another name.
@@ -91,7 +85,7 @@ class NetworkChecker {
     for (int rail = 0; rail < from_.tcp_size(); ++rail) {
       const TcpSettings& one = config_.tcp[static_cast<std::size_t>(rail)];
       const auto why = clash({one.address.text, std::to_string(one.port)});
-      if (why) complain_of("tcp", "port", located("tcp", rail, "port", ""), *why);
+      if (why) out_.add_in("tcp", "port", *why, rail);
     }
   }
 
@@ -112,30 +106,21 @@ class NetworkChecker {
     }
   }
 
-  void tls() {
-    const pb::TlsConfig& from = from_.tls();
-    const auto* const descriptor = pb::DaemonConfig::descriptor()->FindFieldByName("tls");
-    const auto* const inside = lines_.GetTreeForNested(descriptor, -1);
+  template <typename Block>
+  [[nodiscard]] tls::Files files(const std::string& block, const Block& from) {
     for (const auto& [field, file] :
          {std::pair("certificate", from.certificate()), std::pair("key", from.key()),
           std::pair("authority", from.authority())}) {
       if (!file.empty() && file.front() == '/') continue;
-      const auto* const inner = descriptor->message_type()->FindFieldByName(field);
-      const int line = inside == nullptr ? -1 : inside->GetLocation(inner, -1).line;
-      out_.add(line >= 0 ? line : lines_.GetLocation(descriptor, -1).line, "tls",
-               std::string(field) + (file.empty() ? ": missing: name a PEM file"
-                                                  : ": \"" + file + "\" is not an absolute path"));
+      out_.add_in(
+          block, field,
+          file.empty() ? "missing: name a PEM file" : "\"" + file + "\" is not an absolute path");
     }
-    config_.tls = tls::Files{from.certificate(), from.key(), from.authority()};
+    return {from.certificate(), from.key(), from.authority()};
   }
 
   void complain_of_etcd(const std::string& field, const std::string& message) {
-    const auto* const outer = pb::DaemonConfig::descriptor()->FindFieldByName("etcd");
-    const auto* const inner = outer->message_type()->FindFieldByName(field);
-    const auto* const inside = lines_.GetTreeForNested(outer, -1);
-    const int line =
-        inside == nullptr ? -1 : inside->GetLocation(inner, inner->is_repeated() ? 0 : -1).line;
-    out_.add(line >= 0 ? line : lines_.GetLocation(outer, -1).line, "etcd", field + ": " + message);
+    out_.add_in("etcd", field, message);
   }
 
   void etcd() {
@@ -162,7 +147,9 @@ class NetworkChecker {
       complain_of_etcd("id_file", "\"" + to.id_file + "\" is not an absolute path");
     }
     etcd_addresses(to);
-    etcd_tls(to);
+    if (!from.certificate().empty() || !from.key().empty() || !from.authority().empty()) {
+      to.tls = files("etcd", from);
+    }
     config_.etcd = std::move(to);
   }
 
@@ -198,19 +185,6 @@ class NetworkChecker {
     }
   }
 
-  void etcd_tls(EtcdSettings& to) {
-    const pb::EtcdConfig& from = from_.etcd();
-    if (from.certificate().empty() && from.key().empty() && from.authority().empty()) return;
-    for (const auto& [field, file] :
-         {std::pair("certificate", from.certificate()), std::pair("key", from.key()),
-          std::pair("authority", from.authority())}) {
-      if (!file.empty() && file.front() == '/') continue;
-      complain_of_etcd(field, file.empty() ? "missing: name a PEM file"
-                                           : "\"" + file + "\" is not an absolute path");
-    }
-    to.tls = tls::Files{from.certificate(), from.key(), from.authority()};
-  }
-
   void ucx() {
     UcxSettings settings{from_.ucx().devices(), "rc", from_.ucx().module(),
                          from_.ucx().allow_emulation()};
@@ -231,18 +205,7 @@ class NetworkChecker {
   /// A field of a repeated block.
   [[nodiscard]] Located located(const std::string& block, int index, const std::string& field,
                                 const std::string& text) const {
-    const auto* const outer = pb::DaemonConfig::descriptor()->FindFieldByName(block);
-    const auto* const inside = lines_.GetTreeForNested(outer, index);
-    const auto* const inner = outer->message_type()->FindFieldByName(field);
-    const int line = inside == nullptr ? -1 : inside->GetLocation(inner, -1).line;
-    return {text, (line >= 0 ? line : lines_.GetLocation(outer, index).line) + 1};
-  }
-  void complain_of(const std::string& block, const std::string& field, const Located& where,
-                   const std::string& message) {
-    out_.add(where.line - 1, block, field + ": " + message);
-  }
-  void complain_of_ofi(const std::string& field, const Located& where, const std::string& message) {
-    complain_of("ofi", field, where, message);
+    return {text, out_.line(block, index, field) + 1};
   }
 
   void tcp(int rail) {
@@ -251,25 +214,24 @@ class NetworkChecker {
                          located("tcp", rail, "address", from.address()),
                          static_cast<std::uint16_t>(from.port()), from.link_bytes_per_s()};
     if (from.port() > UINT16_MAX) {
-      complain_of("tcp", "port", located("tcp", rail, "port", ""),
-                  std::to_string(from.port()) + " is not in 0 .. 65535");
+      out_.add_in("tcp", "port", std::to_string(from.port()) + " is not in 0 .. 65535", rail);
     }
     if (settings.interface.text.empty()) {
       if (settings.address.text.empty()) settings.address.text = "127.0.0.1";
-      listening_address("tcp", settings.address);
+      listening_address("tcp", rail, settings.address);
     } else {
-      listening_interface("tcp", settings.interface, settings.address);
+      listening_interface("tcp", rail, settings.interface, settings.address);
     }
     for (const TcpSettings& other : config_.tcp) {
       const bool same = settings.address.text == other.address.text &&
                         settings.interface.text == other.interface.text;
       if (!same) continue;
       const bool named = !settings.interface.text.empty();
-      complain_of("tcp", named ? "interface" : "address",
-                  named ? settings.interface : settings.address,
+      out_.add_in("tcp", named ? "interface" : "address",
                   "the same rail as in line " +
                       std::to_string(named ? other.interface.line : other.address.line) +
-                      "; each rail needs its own address");
+                      "; each rail needs its own address",
+                  rail);
       break;
     }
     config_.tcp.push_back(std::move(settings));
@@ -283,30 +245,32 @@ class NetworkChecker {
     return std::string(block == "tcp" ? "add tls { }, or " : "") + "set insecure: true to allow it";
   }
 
-  void listening_interface(const std::string& block, const Located& interface,
+  void listening_interface(const std::string& block, int rail, const Located& interface,
                            const Located& address) {
     if (!address.text.empty()) {
-      complain_of(block, "address", address, "set address or interface, not both");
+      out_.add_in(block, "address", "set address or interface, not both", rail);
     } else if (!allowed(block) && interface.text != "lo") {
-      complain_of(block, "interface", interface,
+      out_.add_in(block, "interface",
                   interface.text +
                       " is not the loopback interface, and transfers are not encrypted; " +
-                      remedy(block));
+                      remedy(block),
+                  rail);
     }
   }
 
-  void listening_address(const std::string& block, const Located& address) {
+  void listening_address(const std::string& block, int rail, const Located& address) {
     if (!tls::is_numeric(address.text)) {
-      complain_of(block, "address", address,
-                  "\"" + address.text + "\" is not a numeric IP address");
+      out_.add_in(block, "address", "\"" + address.text + "\" is not a numeric IP address", rail);
     } else if (is_wildcard(address.text)) {
-      complain_of(
-          block, "address", address,
-          address.text + " is not an address that peers can connect to; set the one that they use");
+      out_.add_in(
+          block, "address",
+          address.text + " is not an address that peers can connect to; set the one that they use",
+          rail);
     } else if (!allowed(block) && !is_loopback(address.text)) {
-      complain_of(block, "address", address,
+      out_.add_in(block, "address",
                   address.text + " is not a loopback address, and transfers are not encrypted; " +
-                      remedy(block));
+                      remedy(block),
+                  rail);
     }
   }
 
@@ -323,34 +287,37 @@ class NetworkChecker {
     std::string& address = settings.address.text;
     const bool emulated = settings.allow_emulation && (provider.empty() || is_emulation(provider));
     if (is_emulation(provider) && !emulated) {
-      complain_of_ofi("provider", settings.provider,
-                      provider +
-                          " does not check what peers send; between nodes without RDMA write "
-                          "tcp { } in place of ofi { } (for tests, allow_emulation: true "
-                          "allows it)");
+      out_.add_in("ofi", "provider",
+                  provider +
+                      " does not check what peers send; between nodes without RDMA write "
+                      "tcp { } in place of ofi { } (for tests, allow_emulation: true "
+                      "allows it)",
+                  rail);
     } else if (!settings.interface.text.empty()) {
-      listening_interface("ofi", settings.interface, settings.address);
+      listening_interface("ofi", rail, settings.interface, settings.address);
     } else if (!address.empty()) {
-      listening_address("ofi", settings.address);
+      listening_address("ofi", rail, settings.address);
     } else if (emulated) {
       address = "127.0.0.1";
     } else if (!config_.insecure) {
-      complain_of_ofi("provider", settings.provider,
-                      "transfers over " + (provider.empty() ? "devices" : provider) +
-                          " are not encrypted; set insecure: true to allow them");
+      out_.add_in("ofi", "provider",
+                  "transfers over " + (provider.empty() ? "devices" : provider) +
+                      " are not encrypted; set insecure: true to allow them",
+                  rail);
     }
-    ofi_beside_others(settings);
+    ofi_beside_others(settings, rail);
     config_.ofi.push_back(std::move(settings));
   }
 
-  void ofi_beside_others(const OfiSettings& rail) {
+  void ofi_beside_others(const OfiSettings& rail, int index) {
     for (const OfiSettings& other : config_.ofi) {
       if (rail.provider.text != other.provider.text) {
         const auto called = [](const std::string& name) { return name.empty() ? "none" : name; };
-        complain_of_ofi("provider", rail.provider,
-                        called(rail.provider.text) + " and " + called(other.provider.text) +
-                            " in line " + std::to_string(other.provider.line) +
-                            "; all rails need the same provider");
+        out_.add_in("ofi", "provider",
+                    called(rail.provider.text) + " and " + called(other.provider.text) +
+                        " in line " + std::to_string(other.provider.line) +
+                        "; all rails need the same provider",
+                    index);
         return;
       }
       const bool same = rail.address.text == other.address.text &&
@@ -358,10 +325,11 @@ class NetworkChecker {
                         rail.domain.text == other.domain.text;
       if (!same) continue;
       const bool named = !rail.interface.text.empty();
-      complain_of_ofi(named ? "interface" : "address", named ? rail.interface : rail.address,
-                      "the same rail as in line " +
-                          std::to_string(named ? other.interface.line : other.address.line) +
-                          "; each rail needs its own address");
+      out_.add_in("ofi", named ? "interface" : "address",
+                  "the same rail as in line " +
+                      std::to_string(named ? other.interface.line : other.address.line) +
+                      "; each rail needs its own address",
+                  index);
       return;
     }
   }
@@ -384,16 +352,15 @@ class NetworkChecker {
   }
 
   const pb::DaemonConfig& from_;
-  const TextFormat::ParseInfoTree& lines_;
-  ConfigErrors& out_;
+  FieldErrors out_;
   DaemonConfig& config_;
 };
 
 }  // namespace
 
-void check_network_config(const pb::DaemonConfig& from, const TextFormat::ParseInfoTree& lines,
-                          ConfigErrors& errors, DaemonConfig& config) {
-  NetworkChecker(from, lines, errors, config).run();
+void check_network_config(const pb::DaemonConfig& from, const FieldErrors& errors,
+                          DaemonConfig& config) {
+  NetworkChecker(from, errors, config).run();
 }
 
 }  // namespace ho

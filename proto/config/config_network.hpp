@@ -1,7 +1,6 @@
 #pragma once
 
 #include <config.pb.h>
-#include <google/protobuf/text_format.h>
 
 #include "proto/config/config.hpp"
 #include "proto/config/config_errors.hpp"
@@ -10,8 +9,7 @@ namespace ho {
 
 /// Converts what a configuration says about networks: where the daemon listens, and its drivers.
 /// Sets those fields of `config`, and reports errors per field.
-void check_network_config(const hyperoffload::v1::DaemonConfig& from,
-                          const google::protobuf::TextFormat::ParseInfoTree& lines,
-                          ConfigErrors& errors, DaemonConfig& config);
+void check_network_config(const hyperoffload::v1::DaemonConfig& from, const FieldErrors& errors,
+                          DaemonConfig& config);
 
 }  // namespace ho
