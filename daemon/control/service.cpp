@@ -25,16 +25,8 @@ namespace pb = hyperoffload::v1;
 constexpr std::size_t kNameBytesMax = 255;
 constexpr Duration kReturnPeriod = std::chrono::seconds(10);
 
-pb::Response refusal(std::uint64_t id, const Error& error) {
-  pb::Response response;
-  response.set_id(id);
-  response.mutable_status()->set_code(std::string(errc_name(error.code())));
-  response.mutable_status()->set_message(error.context());
-  return response;
-}
-
 /// What a request asks for, as refusals of it are counted: its body's name in control.proto.
-std::string kind_of(pb::Request::BodyCase body) {
+std::string kind_of(int body) {
   const auto* field = pb::Request::descriptor()->FindFieldByNumber(body);
   return field == nullptr ? "unknown" : field->name();
 }
@@ -42,13 +34,12 @@ std::string kind_of(pb::Request::BodyCase body) {
 /// Whether the request was wrong: it named something that the session does not own, or makes no
 /// sense. The other codes (busy, exhausted, ...) describe the pool's state. Clients ask each node
 /// for its flash and its blocks; that it has none is an answer.
-bool is_refusal(pb::Request::BodyCase body, const std::string& code) {
+bool is_refusal(int body, Errc code) {
   const bool asks = body == pb::Request::kFlashExtents || body == pb::Request::kBlocksOpen;
-  if (asks && code == errc_name(Errc::kUnsupported)) return false;
+  if (asks && code == Errc::kUnsupported) return false;
   constexpr std::array kRefusals{Errc::kPermissionDenied, Errc::kNotFound,   Errc::kConflict,
                                  Errc::kInvalidArgument,  Errc::kOutOfRange, Errc::kUnsupported};
-  return std::any_of(kRefusals.begin(), kRefusals.end(),
-                     [&](Errc one) { return errc_name(one) == code; });
+  return std::find(kRefusals.begin(), kRefusals.end(), code) != kRefusals.end();
 }
 
 }  // namespace
@@ -73,24 +64,38 @@ std::uint64_t Service::to_ms(Duration duration) {
   return static_cast<std::uint64_t>(std::max<std::int64_t>(ms, 0));
 }
 
-Service::Response Service::answer_to(const Request& request) {
+Service::Response Service::Asked::begin() const {
   Response response;
-  response.set_id(request.id());
+  response.set_id(id);
   return response;
 }
 
-void Service::refuse(const Request& request, const Error& error, const Reply& reply) {
-  static_cast<void>(reply(refused(kind_of(request.body_case()), request.id(), error), {}));
+void Service::Asked::finish(const Response& response, const Result<void>& done) const {
+  if (!done) return refuse(done.error());
+  answer(response);
 }
 
-pb::Response Service::refused(std::string_view kind, std::uint64_t id, const Error& error) {
-  activity_.errors[{std::string(kind), std::string(errc_name(error.code()))}] += 1;
-  return refusal(id, error);
+/// Keeps it for administrators, too.
+void Service::Asked::refuse(const Error& error) const {
+  const std::string kind = kind_of(body);
+  const std::string code(errc_name(error.code()));
+  service.activity_.errors[{kind, code}] += 1;
+  if (is_refusal(body, error.code())) {
+    service.count_refusal(kind + ": " + code, peer, error.context());
+  }
+  Response response = begin();
+  response.mutable_status()->set_code(code);
+  response.mutable_status()->set_message(error.context());
+  answer(response);
+}
+
+Service::Asked Service::ask(const Request& request, const PeerInfo& peer, const Reply& reply) {
+  return {*this, peer, request.body_case(), request.id(), reply};
 }
 
 void Service::refuse(const Request& request, const PeerInfo& peer, const Error& error,
                      const Reply& reply) {
-  refuse(request, error, audited(request, peer, reply));
+  ask(request, peer, reply).refuse(error);
 }
 
 /// What a peer may cause often is logged at a limited rate.
@@ -104,20 +109,6 @@ void Service::count_refusal(const std::string& cause, const PeerInfo& peer,
   note.owner = peer.owner;
   note.fields = {{"why", why}};
   events_.keep(note);
-}
-
-/// A reply that keeps refusals for administrators. `peer` outlives it.
-Service::Reply Service::audited(const Request& request, const PeerInfo& peer, const Reply& reply) {
-  return [this, body = request.body_case(), of = &peer, reply](const Response& response,
-                                                               std::vector<UniqueFd> descriptors) {
-    if (response.has_status()) {
-      const pb::Status& status = response.status();
-      if (is_refusal(body, status.code())) {
-        count_refusal(kind_of(body) + ": " + status.code(), *of, status.message());
-      }
-    }
-    return reply(response, std::move(descriptors));
-  };
 }
 
 void Service::note_session(std::string_view what, LogLevel level, SessionId session) {
@@ -177,20 +168,19 @@ bool Service::offers(const std::string& driver, const PeerInfo& peer) const {
 }
 
 bool Service::hello(const Request& request, const PeerInfo& peer, const Reply& answer) {
-  const Reply reply = audited(request, peer, answer);
+  const Asked asked = ask(request, peer, answer);
   if (!request.has_hello()) {
-    refuse(request, Error(Errc::kConflict, "the first request must be hello"), reply);
+    asked.refuse(Error(Errc::kConflict, "the first request must be hello"));
     return false;
   }
   if (request.hello().protocol_version() != kControlProtocolVersion) {
-    refuse(request,
-           Error(Errc::kUnsupported,
-                 "control protocol version " + std::to_string(request.hello().protocol_version()) +
-                     "; this daemon speaks " + std::to_string(kControlProtocolVersion)),
-           reply);
+    asked.refuse(Error(Errc::kUnsupported, "control protocol version " +
+                                               std::to_string(request.hello().protocol_version()) +
+                                               "; this daemon speaks " +
+                                               std::to_string(kControlProtocolVersion)));
     return false;
   }
-  pb::Response response = answer_to(request);
+  pb::Response response = asked.begin();
   auto* body = response.mutable_hello();
   body->set_protocol_version(kControlProtocolVersion);
   body->set_node_id(pool_.options().node.value());
@@ -213,65 +203,64 @@ bool Service::hello(const Request& request, const PeerInfo& peer, const Reply& a
     to->set_driver(off.driver);
     to->set_reason(off.reason);
   }
-  static_cast<void>(reply(response, {}));
+  asked.answer(response);
   return true;
 }
 
 void Service::handle(const Request& request, const PeerInfo& peer, const Reply& answer) {
-  const Reply reply = audited(request, peer, answer);
+  const Asked asked = ask(request, peer, answer);
   activity_.requests[kind_of(request.body_case())] += 1;
-  if (auto may = check_role(request, peer); !may) return refuse(request, may.error(), reply);
+  if (auto may = check_role(request, peer); !may) return asked.refuse(may.error());
   // What this daemon could only refuse by now is for the next one: jobs ask it when this connection
   // ends.
   const bool gives = request.has_status() || request.has_grant();
   if (upgrading_ && gives) return;
   switch (request.body_case()) {
-    case pb::Request::kHello:
-      return refuse(request, Error(Errc::kConflict, "hello comes once"), reply);
-    case pb::Request::kOpenSession: return open_session(request, peer, reply);
-    case pb::Request::kRenewLease: return renew_lease(request, reply);
-    case pb::Request::kCloseSession: return close_session(request, reply);
-    case pb::Request::kGrant: return grant(request, peer, reply);
-    case pb::Request::kRelease: return release(request, reply);
-    case pb::Request::kFence: return fence(request, reply);
-    case pb::Request::kNodes: return nodes(request, reply);
-    case pb::Request::kStatus: return status(request, peer, reply);
-    case pb::Request::kSessions: return sessions(request, peer, reply);
-    case pb::Request::kSegments: return segments(request, reply);
-    case pb::Request::kFlashAllocate: return flash_allocate(request, peer, reply);
-    case pb::Request::kFlashOpen: return flash_open(request, reply);
-    case pb::Request::kFlashFree: return flash_free(request, reply);
-    case pb::Request::kFlashExtents: return flash_extents(request, peer, reply);
-    case pb::Request::kFlashErase: return flash_erase(request, peer, reply);
-    case pb::Request::kEvict: return evict(request, peer, reply);
-    case pb::Request::kResume: return resume(request, reply);
-    case pb::Request::kUpgrade: return upgrade(request, peer, reply);
-    case pb::Request::kDrain: return drain(request, peer, reply);
-    case pb::Request::kStage: return stage(request, reply);
-    case pb::Request::kEvents: return list_events(request, peer, reply);
-    case pb::Request::kBlocksOpen: return blocks_open(request, peer, reply);
-    case pb::Request::kBlocksAttach: return blocks_attach(request, peer, reply);
-    case pb::Request::kBlocksFind: return blocks_find(request, reply);
-    case pb::Request::kBlocksReserve: return blocks_reserve(request, reply);
-    case pb::Request::kBlocksSettle: return blocks_settle(request, reply);
-    case pb::Request::kBlocksList: return blocks_list(request, reply);
-    case pb::Request::kBlocksClear: return blocks_clear(request, peer, reply);
-    case pb::Request::kObjectsPublish: return objects_publish(request, peer, reply);
-    case pb::Request::kObjectsClaim: return objects_claim(request, peer, reply);
-    case pb::Request::kObjectsDrop: return objects_drop(request, peer, reply);
-    case pb::Request::kObjectsFind: return objects_find(request, peer, reply);
-    case pb::Request::kObjectsOpen: return objects_open(request, peer, reply);
-    case pb::Request::kObjectsClose: return objects_close(request, reply);
-    case pb::Request::kObjectsList: return objects_list(request, reply);
+    case pb::Request::kHello: return asked.refuse(Error(Errc::kConflict, "hello comes once"));
+    case pb::Request::kOpenSession: return open_session(request, asked);
+    case pb::Request::kRenewLease: return renew_lease(request, asked);
+    case pb::Request::kCloseSession: return close_session(request, asked);
+    case pb::Request::kGrant: return grant(request, asked);
+    case pb::Request::kRelease: return release(request, asked);
+    case pb::Request::kFence: return fence(request, asked);
+    case pb::Request::kNodes: return nodes(asked);
+    case pb::Request::kStatus: return status(asked);
+    case pb::Request::kSessions: return sessions(request, asked);
+    case pb::Request::kSegments: return segments(request, asked);
+    case pb::Request::kFlashAllocate: return flash_allocate(request, asked);
+    case pb::Request::kFlashOpen: return flash_open(request, asked);
+    case pb::Request::kFlashFree: return flash_free(request, asked);
+    case pb::Request::kFlashExtents: return flash_extents(request, asked);
+    case pb::Request::kFlashErase: return flash_erase(request, asked);
+    case pb::Request::kEvict: return evict(request, asked);
+    case pb::Request::kResume: return resume(request, asked);
+    case pb::Request::kUpgrade: return upgrade(request, asked);
+    case pb::Request::kDrain: return drain(request, asked);
+    case pb::Request::kStage: return stage(request, asked);
+    case pb::Request::kEvents: return list_events(request, asked);
+    case pb::Request::kBlocksOpen: return blocks_open(request, asked);
+    case pb::Request::kBlocksAttach: return blocks_attach(request, asked);
+    case pb::Request::kBlocksFind: return blocks_find(request, asked);
+    case pb::Request::kBlocksReserve: return blocks_reserve(request, asked);
+    case pb::Request::kBlocksSettle: return blocks_settle(request, asked);
+    case pb::Request::kBlocksList: return blocks_list(asked);
+    case pb::Request::kBlocksClear: return blocks_clear(request, asked);
+    case pb::Request::kObjectsPublish: return objects_publish(request, asked);
+    case pb::Request::kObjectsClaim: return objects_claim(request, asked);
+    case pb::Request::kObjectsDrop: return objects_drop(request, asked);
+    case pb::Request::kObjectsFind: return objects_find(request, asked);
+    case pb::Request::kObjectsOpen: return objects_open(request, asked);
+    case pb::Request::kObjectsClose: return objects_close(request, asked);
+    case pb::Request::kObjectsList: return objects_list(request, asked);
     case pb::Request::BODY_NOT_SET: break;
   }
-  refuse(request, Error(Errc::kUnsupported, "this daemon does not know the request"), reply);
+  asked.refuse(Error(Errc::kUnsupported, "this daemon does not know the request"));
 }
 
-void Service::open_session(const Request& request, const PeerInfo& peer, const Reply& reply) {
+void Service::open_session(const Request& request, const Asked& asked) {
   const std::string& name = request.open_session().name();
   if (name.size() > kNameBytesMax) {
-    return refuse(request, Error(Errc::kInvalidArgument, "a session name over 255 bytes"), reply);
+    return asked.refuse(Error(Errc::kInvalidArgument, "a session name over 255 bytes"));
   }
   SessionSpec spec;
   spec.name = name;
@@ -279,88 +268,85 @@ void Service::open_session(const Request& request, const PeerInfo& peer, const R
   std::replace_if(
       spec.name.begin(), spec.name.end(), [](unsigned char c) { return c < ' ' || c == 0x7f; },
       '?');
-  spec.pid = peer.pid;
-  spec.peer = peer.description;
-  spec.owner = peer.owner;
-  spec.certificate = peer.certificate;
+  spec.pid = asked.peer.pid;
+  spec.peer = asked.peer.description;
+  spec.owner = asked.peer.owner;
+  spec.certificate = asked.peer.certificate;
   spec.token = random_bytes(kSessionTokenBytes);
   const std::string token = spec.token;
   const std::string& driver = request.open_session().driver();
-  if (!driver.empty() && !offers(driver, peer)) return refuse_driver(request, driver, peer, reply);
-  if (auto may = check_session_quota(peer); !may) {
-    count_refusal("quota", peer, may.error().context());
-    return refuse(request, may.error(), reply);
+  if (!driver.empty() && !offers(driver, asked.peer)) return refuse_driver(driver, asked);
+  if (auto may = check_session_quota(asked.peer); !may) {
+    count_refusal("quota", asked.peer, may.error().context());
+    return asked.refuse(may.error());
   }
   auto session = pool_.open_session(std::move(spec), clock_.now());
-  if (!session) return refuse(request, session.error(), reply);
+  if (!session) return asked.refuse(session.error());
   activity_.sessions_opened += 1;
   note_session("session opened", LogLevel::kInfo, *session);
-  pb::Response response = answer_to(request);
+  pb::Response response = asked.begin();
   response.mutable_open_session()->set_session_id(session->value());
   response.mutable_open_session()->set_token(token);
   response.mutable_open_session()->set_lease_ms(to_ms(pool_.options().lease));
   if (driver.empty()) {
     keep(*session, driver);
-    if (!reply(response, {})) staging_.close_session(*session, [] {});
+    if (!asked.answer(response)) staging_.close_session(*session, [] {});
     return;
   }
-  grants_.admit(
-      *session, driver,
-      [this, response, reply, driver,
-       session = *session](const Result<std::string>& address) mutable {
-        if (address) response.mutable_open_session()->set_address(*address);
-        if (address) keep(session, driver);
-        const bool told =
-            reply(address ? response : refused("open_session", response.id(), address.error()), {});
-        // It may have ended meanwhile, as sessions do that drain or are not renewed.
-        if ((address && told) || pool_.sessions().count(session) == 0) return;
-        staging_.close_session(session, [] {});
-      });
+  grants_.admit(*session, driver,
+                [this, response, asked, driver,
+                 session = *session](const Result<std::string>& address) mutable {
+                  if (!address) asked.refuse(address.error());
+                  if (address) response.mutable_open_session()->set_address(*address);
+                  if (address) keep(session, driver);
+                  const bool told = address && asked.answer(response);
+                  // It may have ended meanwhile, as sessions do that drain or are not renewed.
+                  if (told || pool_.sessions().count(session) == 0) return;
+                  staging_.close_session(session, [] {});
+                });
 }
 
-void Service::refuse_driver(const Request& request, const std::string& driver, const PeerInfo& peer,
-                            const Reply& reply) {
-  refuse(request,
-         Error(Errc::kUnsupported, "driver \"" + driver + "\" is not offered by " +
-                                       pool_.options().node_name + " to " + peer.description),
-         reply);
+void Service::refuse_driver(const std::string& driver, const Asked& asked) {
+  asked.refuse(Error(Errc::kUnsupported, "driver \"" + driver + "\" is not offered by " +
+                                             pool_.options().node_name + " to " +
+                                             asked.peer.description));
 }
 
-void Service::renew_lease(const Request& request, const Reply& reply) {
+void Service::renew_lease(const Request& request, const Asked& asked) {
   auto session = session_of(request.renew_lease());
-  if (!session) return refuse(request, session.error(), reply);
+  if (!session) return asked.refuse(session.error());
   renew(*session);
   activity_.lease_renewals += 1;
   if (request.renew_lease().has_progress()) {
     progress_[*session] = take_progress(request.renew_lease().progress());
   }
-  pb::Response response = answer_to(request);
+  pb::Response response = asked.begin();
   response.mutable_renew_lease()->set_lease_ms(to_ms(pool_.options().lease));
   response.mutable_renew_lease()->set_drained(pool_.drained());
   if (const auto end = pool_.drain_end()) {
     response.mutable_renew_lease()->set_ending_ms(to_ms(std::max(*end - clock_.now(), Duration{})));
   }
-  static_cast<void>(reply(response, {}));
+  asked.answer(response);
 }
 
-void Service::close_session(const Request& request, const Reply& reply) {
+void Service::close_session(const Request& request, const Asked& asked) {
   auto session = session_of(request.close_session());
-  if (!session) return refuse(request, session.error(), reply);
+  if (!session) return asked.refuse(session.error());
   activity_.sessions_closed += 1;
   note_session("session closed", LogLevel::kInfo, *session);
-  pb::Response response = answer_to(request);
+  pb::Response response = asked.begin();
   response.mutable_close_session();
-  staging_.close_session(*session, [response, reply] { static_cast<void>(reply(response, {})); });
+  staging_.close_session(*session, [response, asked] { asked.answer(response); });
 }
 
-void Service::grant(const Request& request, const PeerInfo& peer, const Reply& reply) {
+void Service::grant(const Request& request, const Asked& asked) {
   const pb::GrantRequest& body = request.grant();
   auto session = session_of(body);
-  if (!session) return refuse(request, session.error(), reply);
-  if (!offers(body.driver(), peer)) return refuse_driver(request, body.driver(), peer, reply);
-  if (auto may = check_memory_quota(peer, *session, body.bytes()); !may) {
-    count_refusal("quota", peer, may.error().context());
-    return refuse(request, may.error(), reply);
+  if (!session) return asked.refuse(session.error());
+  if (!offers(body.driver(), asked.peer)) return refuse_driver(body.driver(), asked);
+  if (auto may = check_memory_quota(asked.peer, *session, body.bytes()); !may) {
+    count_refusal("quota", asked.peer, may.error().context());
+    return asked.refuse(may.error());
   }
   Grants::Spec spec;
   spec.session = *session;
@@ -368,50 +354,47 @@ void Service::grant(const Request& request, const PeerInfo& peer, const Reply& r
   spec.driver = body.driver();
   spec.rights = body.read_only() ? transport::Rights::kRead : transport::Rights::kReadWrite;
   if (body.has_numa_node()) spec.near = NumaNode(body.numa_node());
-  pb::Response response = answer_to(request);
-  grants_.make(spec, [this, response, reply, of = &peer, driver = spec.driver,
+  pb::Response response = asked.begin();
+  grants_.make(spec, [this, response, asked, driver = spec.driver,
                       session = *session](Result<std::vector<GrantedSegment>> made) mutable {
-    if (!made) {
-      static_cast<void>(reply(refused("grant", response.id(), made.error()), {}));
-      return;
-    }
+    if (!made) return asked.refuse(made.error());
     activity_.grants += 1;
     const std::uint64_t bytes = made->size() * pool_.options().segment_bytes;
     activity_.granted_bytes += bytes;
-    note_grant(session, *of, {{"bytes", format_bytes(bytes)}, {"driver", driver}});
+    note_grant(session, asked.peer, {{"bytes", format_bytes(bytes)}, {"driver", driver}});
     std::vector<SegmentId> ids;
     for (const GrantedSegment& segment : *made) ids.push_back(segment.id);
     auto descriptors = put_segments(*std::move(made), response.mutable_grant()->mutable_segments());
-    if (reply(response, std::move(descriptors))) return;
+    if (asked.answer(response, std::move(descriptors))) return;
     // Nobody knows of these segments: they would lie idle until the lease ends.
     HO_CHECK(pool_.release(session, ids).ok());
     grants_.end(ids, [] {});
   });
 }
 
-void Service::release(const Request& request, const Reply& reply) {
+void Service::release(const Request& request, const Asked& asked) {
   auto session = session_of(request.release());
-  if (!session) return refuse(request, session.error(), reply);
+  if (!session) return asked.refuse(session.error());
   std::vector<SegmentId> ids;
   for (const std::uint64_t id : request.release().segment_ids()) ids.push_back(SegmentId(id));
   if (auto released = pool_.release(*session, ids); !released) {
-    return refuse(request, released.error(), reply);
+    return asked.refuse(released.error());
   }
-  pb::Response response = answer_to(request);
+  pb::Response response = asked.begin();
   response.mutable_release();
-  grants_.end(ids, [response, reply] { static_cast<void>(reply(response, {})); });
+  grants_.end(ids, [response, asked] { asked.answer(response); });
 }
 
-void Service::fence(const Request& request, const Reply& reply) {
+void Service::fence(const Request& request, const Asked& asked) {
   const pb::FenceRequest& body = request.fence();
   auto session = session_of(body);
-  if (!session) return refuse(request, session.error(), reply);
-  pb::Response response = answer_to(request);
+  if (!session) return asked.refuse(session.error());
+  pb::Response response = asked.begin();
   grants_.fence(*session, {body.rail(), body.generation()},
-                [this, response, reply](const Result<std::string>& address) mutable {
-                  if (address) response.mutable_fence()->set_address(*address);
-                  static_cast<void>(reply(
-                      address ? response : refused("fence", response.id(), address.error()), {}));
+                [response, asked](const Result<std::string>& address) mutable {
+                  if (!address) return asked.refuse(address.error());
+                  response.mutable_fence()->set_address(*address);
+                  asked.answer(response);
                 });
 }
 

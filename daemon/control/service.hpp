@@ -188,20 +188,36 @@ class Service {
   void tick();
 
  private:
-  void refuse_driver(const Request& request, const std::string& driver, const PeerInfo& peer,
-                     const Reply& reply);
-  void open_session(const Request& request, const PeerInfo& peer, const Reply& reply);
-  void renew_lease(const Request& request, const Reply& reply);
-  void close_session(const Request& request, const Reply& reply);
-  void grant(const Request& request, const PeerInfo& peer, const Reply& reply);
-  void release(const Request& request, const Reply& reply);
-  void fence(const Request& request, const Reply& reply);
-  void flash_allocate(const Request& request, const PeerInfo& peer, const Reply& reply);
-  void flash_open(const Request& request, const Reply& reply);
-  void flash_free(const Request& request, const Reply& reply);
-  void stage(const Request& request, const Reply& reply);
-  void flash_extents(const Request& request, const PeerInfo& peer, const Reply& reply);
-  void flash_erase(const Request& request, const PeerInfo& peer, const Reply& reply);
+  /// A request, to be answered once. A value that outlives it, but not the peer.
+  struct Asked {
+    Service& service;
+    const PeerInfo& peer;
+    int body = 0;  ///< the number of what it asks for in control.proto
+    std::uint64_t id = 0;
+    Reply reply;
+
+    [[nodiscard]] Response begin() const;
+    /// @return false: nobody hears it.
+    bool answer(const Response& response, std::vector<UniqueFd> descriptors = {}) const {
+      return reply(response, std::move(descriptors));
+    }
+    void finish(const Response& response, const Result<void>& done) const;
+    void refuse(const Error& error) const;
+  };
+  [[nodiscard]] Asked ask(const Request& request, const PeerInfo& peer, const Reply& reply);
+  void refuse_driver(const std::string& driver, const Asked& asked);
+  void open_session(const Request& request, const Asked& asked);
+  void renew_lease(const Request& request, const Asked& asked);
+  void close_session(const Request& request, const Asked& asked);
+  void grant(const Request& request, const Asked& asked);
+  void release(const Request& request, const Asked& asked);
+  void fence(const Request& request, const Asked& asked);
+  void flash_allocate(const Request& request, const Asked& asked);
+  void flash_open(const Request& request, const Asked& asked);
+  void flash_free(const Request& request, const Asked& asked);
+  void stage(const Request& request, const Asked& asked);
+  void flash_extents(const Request& request, const Asked& asked);
+  void flash_erase(const Request& request, const Asked& asked);
   void return_memory();
   /// The session that a request names, if its token is right.
   template <typename Body>
@@ -212,53 +228,49 @@ class Service {
   }
   template <typename Body>
   [[nodiscard]] Result<SessionId> blocks_session(const Body& body) const;
-  void blocks_open(const Request& request, const PeerInfo& peer, const Reply& reply);
-  void blocks_attach(const Request& request, const PeerInfo& peer, const Reply& reply);
-  void blocks_find(const Request& request, const Reply& reply);
-  void blocks_reserve(const Request& request, const Reply& reply);
-  void blocks_settle(const Request& request, const Reply& reply);
-  void blocks_list(const Request& request, const Reply& reply);
-  void blocks_clear(const Request& request, const PeerInfo& peer, const Reply& reply);
-  void objects_publish(const Request& request, const PeerInfo& peer, const Reply& reply);
-  void objects_claim(const Request& request, const PeerInfo& peer, const Reply& reply);
+  void blocks_open(const Request& request, const Asked& asked);
+  void blocks_attach(const Request& request, const Asked& asked);
+  void blocks_find(const Request& request, const Asked& asked);
+  void blocks_reserve(const Request& request, const Asked& asked);
+  void blocks_settle(const Request& request, const Asked& asked);
+  void blocks_list(const Asked& asked);
+  void blocks_clear(const Request& request, const Asked& asked);
+  void objects_publish(const Request& request, const Asked& asked);
+  void objects_claim(const Request& request, const Asked& asked);
   void unclaim(const std::vector<ObjectClaims::Taken>& ended);
-  void objects_drop(const Request& request, const PeerInfo& peer, const Reply& reply);
-  void objects_find(const Request& request, const PeerInfo& peer, const Reply& reply);
-  void objects_open(const Request& request, const PeerInfo& peer, const Reply& reply);
-  void objects_close(const Request& request, const Reply& reply);
-  void objects_list(const Request& request, const Reply& reply);
-  void share_object(const Request& request, const Reply& reply, SessionId session,
+  void objects_drop(const Request& request, const Asked& asked);
+  void objects_find(const Request& request, const Asked& asked);
+  void objects_open(const Request& request, const Asked& asked);
+  void objects_close(const Request& request, const Asked& asked);
+  void objects_list(const Request& request, const Asked& asked);
+  void share_object(const Request& request, const Asked& asked, SessionId session,
                     const ObjectDirectory::Opened& opened);
   [[nodiscard]] static Result<void> check_role(const Request& request, const PeerInfo& peer);
-  void resume(const Request& request, const Reply& reply);
-  void upgrade(const Request& request, const PeerInfo& peer, const Reply& reply);
+  void resume(const Request& request, const Asked& asked);
+  void upgrade(const Request& request, const Asked& asked);
   [[nodiscard]] std::string lost_by_restart() const;
   [[nodiscard]] std::uint64_t scratch_flash_bytes() const;
   [[nodiscard]] LeftOver left_by_upgrade() const;
   void keep(SessionId session, const std::string& driver);
   void renew(SessionId session);
-  void drain(const Request& request, const PeerInfo& peer, const Reply& reply);
-  void evict(const Request& request, const PeerInfo& peer, const Reply& reply);
-  void list_events(const Request& request, const PeerInfo& peer, const Reply& reply);
+  void drain(const Request& request, const Asked& asked);
+  void evict(const Request& request, const Asked& asked);
+  void list_events(const Request& request, const Asked& asked);
   [[nodiscard]] Result<void> check_session_quota(const PeerInfo& peer) const;
   [[nodiscard]] Quota quota_for(const PeerInfo& peer, const std::string& owner) const;
   [[nodiscard]] transport::LinkShare link_share_of(const std::string& owner);
   [[nodiscard]] std::vector<UserStatus> user_statuses(const PeerInfo* viewer) const;
   [[nodiscard]] Result<void> check_memory_quota(const PeerInfo& peer, SessionId of,
                                                 std::uint64_t bytes) const;
-  [[nodiscard]] Reply audited(const Request& request, const PeerInfo& peer, const Reply& reply);
-  void refuse(const Request& request, const Error& error, const Reply& reply);
   void note_grant(SessionId session, const PeerInfo& peer, std::vector<LogField> fields);
   void note_session(std::string_view what, LogLevel level, SessionId session);
   void note_act(std::string_view what, const PeerInfo& peer, std::vector<LogField> fields);
-  void nodes(const Request& request, const Reply& reply);
+  void nodes(const Asked& asked);
   [[nodiscard]] bool shows(const std::string& owner, const PeerInfo* viewer) const;
-  void status(const Request& request, const PeerInfo& peer, const Reply& reply);
-  void sessions(const Request& request, const PeerInfo& peer, const Reply& reply);
-  void segments(const Request& request, const Reply& reply);
-  [[nodiscard]] static Response answer_to(const Request& request);
+  void status(const Asked& asked);
+  void sessions(const Request& request, const Asked& asked);
+  void segments(const Request& request, const Asked& asked);
   [[nodiscard]] static std::uint64_t to_ms(Duration duration);
-  [[nodiscard]] Response refused(std::string_view kind, std::uint64_t id, const Error& error);
   [[nodiscard]] bool offers(const std::string& driver, const PeerInfo& peer) const;
 
   Pool& pool_;

@@ -89,64 +89,57 @@ Result<SessionId> Service::blocks_session(const Body& body) const {
   return session_of(body);
 }
 
-void Service::blocks_open(const Request& request, const PeerInfo& peer, const Reply& reply) {
+void Service::blocks_open(const Request& request, const Asked& asked) {
   const pb::BlocksOpenRequest& body = request.blocks_open();
   const auto session = blocks_session(body);
-  if (!session) return refuse(request, session.error(), reply);
-  const TenantSpec tenant{peer.owner, body.tenant(), body.secret()};
+  if (!session) return asked.refuse(session.error());
+  const TenantSpec tenant{asked.peer.owner, body.tenant(), body.secret()};
   const auto limit =
-      peer.role == tls::Role::kAdmin ? BlockStore::Limit::kNone : BlockStore::Limit::kQuota;
+      asked.peer.role == tls::Role::kAdmin ? BlockStore::Limit::kNone : BlockStore::Limit::kQuota;
   const auto store = blocks_->open(*session, tenant, body.model(), limit);
-  if (!store) return refuse(request, store.error(), reply);
-  pb::Response response = answer_to(request);
+  if (!store) return asked.refuse(store.error());
+  pb::Response response = asked.begin();
   response.mutable_blocks_open()->set_store(*store);
-  static_cast<void>(reply(response, {}));
+  asked.answer(response);
 }
 
-void Service::blocks_attach(const Request& request, const PeerInfo& peer, const Reply& reply) {
+void Service::blocks_attach(const Request& request, const Asked& asked) {
   const pb::BlocksAttachRequest& body = request.blocks_attach();
   const auto session = blocks_session(body);
-  if (!session) return refuse(request, session.error(), reply);
-  if (!offers(body.driver(), peer)) return refuse_driver(request, body.driver(), peer, reply);
+  if (!session) return asked.refuse(session.error());
+  if (!offers(body.driver(), asked.peer)) return refuse_driver(body.driver(), asked);
   std::vector<SegmentId> ids;
   for (const std::uint64_t id : body.segment_ids()) ids.push_back(SegmentId(id));
-  pb::Response response = answer_to(request);
-  blocks_->attach(
-      *session, body.store(), body.driver(), ids,
-      [this, response, reply](Result<std::vector<GrantedSegment>> shared) mutable {
-        if (!shared) {
-          static_cast<void>(reply(refused("blocks_attach", response.id(), shared.error()), {}));
-          return;
-        }
-        auto descriptors =
-            put_segments(*std::move(shared), response.mutable_blocks_attach()->mutable_segments());
-        static_cast<void>(reply(response, std::move(descriptors)));
-      });
+  pb::Response response = asked.begin();
+  blocks_->attach(*session, body.store(), body.driver(), ids,
+                  [response, asked](Result<std::vector<GrantedSegment>> shared) mutable {
+                    if (!shared) return asked.refuse(shared.error());
+                    auto descriptors = put_segments(
+                        *std::move(shared), response.mutable_blocks_attach()->mutable_segments());
+                    asked.answer(response, std::move(descriptors));
+                  });
 }
 
-void Service::blocks_find(const Request& request, const Reply& reply) {
+void Service::blocks_find(const Request& request, const Asked& asked) {
   const pb::BlocksFindRequest& body = request.blocks_find();
   const auto session = blocks_session(body);
-  if (!session) return refuse(request, session.error(), reply);
+  if (!session) return asked.refuse(session.error());
   const auto use = blocks_->find(*session, body.store());
-  if (!use) return refuse(request, use.error(), reply);
+  if (!use) return asked.refuse(use.error());
   const auto keys = to_keys(body.keys());
-  if (!keys) return refuse(request, keys.error(), reply);
-  pb::Response response = answer_to(request);
+  if (!keys) return asked.refuse(keys.error());
+  pb::Response response = asked.begin();
   auto* const out = response.mutable_blocks_find();
   switch (body.action()) {
     case pb::BLOCKS_LOCATE:
-      return blocks_->locate(
-          *session, body.store(), *keys, [this, response, reply](const auto& places) mutable {
-            if (!places) {
-              static_cast<void>(reply(refused("blocks_find", response.id(), places.error()), {}));
-              return;
-            }
-            for (const auto& place : *places) {
-              put_place(place, response.mutable_blocks_find()->add_blocks());
-            }
-            static_cast<void>(reply(response, {}));
-          });
+      return blocks_->locate(*session, body.store(), *keys,
+                             [response, asked](const auto& places) mutable {
+                               if (!places) return asked.refuse(places.error());
+                               for (const auto& place : *places) {
+                                 put_place(place, response.mutable_blocks_find()->add_blocks());
+                               }
+                               asked.answer(response);
+                             });
     case pb::BLOCKS_EXISTS:
       for (const BlockKey& key : *keys) {
         const bool found = use->index->has(key);
@@ -163,64 +156,58 @@ void Service::blocks_find(const Request& request, const Reply& reply) {
       const auto time =
           std::min<Duration>(std::chrono::milliseconds(body.pin_ms()), BlockStore::kPinMax);
       const auto pinned = blocks_->pin(*session, body.store(), *keys, clock_.now() + time);
-      if (!pinned) return refuse(request, pinned.error(), reply);
+      if (!pinned) return asked.refuse(pinned.error());
       out->set_pin(pinned->pin.value());
       out->set_pinned(static_cast<std::uint32_t>(pinned->count));
       break;
     }
-    default:
-      return refuse(request, Error(Errc::kInvalidArgument, "no such action on blocks"), reply);
+    default: return asked.refuse(Error(Errc::kInvalidArgument, "no such action on blocks"));
   }
-  static_cast<void>(reply(response, {}));
+  asked.answer(response);
 }
 
-void Service::blocks_reserve(const Request& request, const Reply& reply) {
+void Service::blocks_reserve(const Request& request, const Asked& asked) {
   const pb::BlocksReserveRequest& body = request.blocks_reserve();
   const auto session = blocks_session(body);
-  if (!session) return refuse(request, session.error(), reply);
+  if (!session) return asked.refuse(session.error());
   // A block that is put now would end with the daemon, whose store cannot grow any more: "no room"
   // would say that it is full.
-  if (pool_.draining()) return refuse(request, pool_.check_open().error(), reply);
+  if (pool_.draining()) return asked.refuse(pool_.check_open().error());
   const auto keys = to_keys(body.keys());
-  if (!keys) return refuse(request, keys.error(), reply);
+  if (!keys) return asked.refuse(keys.error());
   const auto count = static_cast<int>(keys->size());
   if (body.bytes_size() != count || (body.costs_size() != 0 && body.costs_size() != count)) {
-    return refuse(request, Error(Errc::kInvalidArgument, "keys, bytes and costs differ in number"),
-                  reply);
+    return asked.refuse(Error(Errc::kInvalidArgument, "keys, bytes and costs differ in number"));
   }
   std::vector<BlockStore::Wanted> wanted;
   for (int i = 0; i < count; ++i) {
     const std::uint32_t cost = body.costs_size() == 0 ? 1 : std::max(body.costs(i), 1U);
     wanted.push_back({(*keys)[static_cast<std::size_t>(i)], body.bytes(i), cost});
   }
-  pb::Response response = answer_to(request);
-  blocks_->reserve(
-      *session, body.store(), std::move(wanted),
-      [this, response, reply](const auto& reserved) mutable {
-        if (!reserved) {
-          static_cast<void>(reply(refused("blocks_reserve", response.id(), reserved.error()), {}));
-          return;
-        }
-        auto* const out = response.mutable_blocks_reserve();
-        for (const BlockIndex::Reserved& one : *reserved) {
-          auto* const to = out->add_slots();
-          to->set_answer(to_answer(one.answer));
-          to->set_block_id(one.place.id.value());
-          to->set_segment_id(one.place.segment.value());
-          to->set_offset(one.place.offset_bytes);
-        }
-        // Unheard reservations end by their age.
-        static_cast<void>(reply(response, {}));
-      });
+  pb::Response response = asked.begin();
+  blocks_->reserve(*session, body.store(), std::move(wanted),
+                   [response, asked](const auto& reserved) mutable {
+                     if (!reserved) return asked.refuse(reserved.error());
+                     auto* const out = response.mutable_blocks_reserve();
+                     for (const BlockIndex::Reserved& one : *reserved) {
+                       auto* const to = out->add_slots();
+                       to->set_answer(to_answer(one.answer));
+                       to->set_block_id(one.place.id.value());
+                       to->set_segment_id(one.place.segment.value());
+                       to->set_offset(one.place.offset_bytes);
+                     }
+                     // Unheard reservations end by their age.
+                     asked.answer(response);
+                   });
 }
 
-void Service::blocks_settle(const Request& request, const Reply& reply) {
+void Service::blocks_settle(const Request& request, const Asked& asked) {
   const pb::BlocksSettleRequest& body = request.blocks_settle();
   const auto session = blocks_session(body);
-  if (!session) return refuse(request, session.error(), reply);
+  if (!session) return asked.refuse(session.error());
   const auto use = blocks_->find(*session, body.store());
-  if (!use) return refuse(request, use.error(), reply);
-  pb::Response response = answer_to(request);
+  if (!use) return asked.refuse(use.error());
+  pb::Response response = asked.begin();
   auto* const stored = response.mutable_blocks_settle()->mutable_stored();
   for (const pb::BlockCommit& one : body.commits()) {
     const BlockChecksum checksum{one.checksum_low(), one.checksum_high()};
@@ -229,11 +216,11 @@ void Service::blocks_settle(const Request& request, const Reply& reply) {
   }
   for (const std::uint64_t id : body.dropped_ids()) use->index->drop(BlockId(id), *session);
   for (const std::uint64_t pin : body.pins()) use->index->unpin(PinId(pin), *session);
-  static_cast<void>(reply(response, {}));
+  asked.answer(response);
 }
 
-void Service::blocks_list(const Request& request, const Reply& reply) {
-  pb::Response response = answer_to(request);
+void Service::blocks_list(const Asked& asked) {
+  pb::Response response = asked.begin();
   auto* const out = response.mutable_blocks_list();
   if (blocks_ != nullptr) {
     out->set_capacity_bytes(blocks_->capacity_bytes());
@@ -258,21 +245,21 @@ void Service::blocks_list(const Request& request, const Reply& reply) {
       }
     }
   }
-  static_cast<void>(reply(response, {}));
+  asked.answer(response);
 }
 
-void Service::blocks_clear(const Request& request, const PeerInfo& peer, const Reply& reply) {
+void Service::blocks_clear(const Request& request, const Asked& asked) {
   const std::string& tenant = request.blocks_clear().tenant();
   if (blocks_ == nullptr) {
-    return refuse(request, Error(Errc::kNotFound, "this node has no block store"), reply);
+    return asked.refuse(Error(Errc::kNotFound, "this node has no block store"));
   }
   const auto ended = blocks_->clear(tenant);
-  if (!ended) return refuse(request, ended.error(), reply);
-  note_act("block store cleared", peer, {{"tenant", tenant}});
-  pb::Response response = answer_to(request);
+  if (!ended) return asked.refuse(ended.error());
+  note_act("block store cleared", asked.peer, {{"tenant", tenant}});
+  pb::Response response = asked.begin();
   response.mutable_blocks_clear()->set_blocks(ended->blocks);
   response.mutable_blocks_clear()->set_bytes(ended->bytes);
-  static_cast<void>(reply(response, {}));
+  asked.answer(response);
 }
 
 }  // namespace ho::daemon

@@ -35,23 +35,21 @@ void Service::renew(SessionId session) {
   keeper_.renewed(session, clock_.now() + pool_.options().lease);
 }
 
-void Service::resume(const Request& request, const Reply& reply) {
+void Service::resume(const Request& request, const Asked& asked) {
   const pb::ResumeRequest& body = request.resume();
   const SessionId session(body.session_id());
   const std::string name = "session " + std::to_string(session.value());
   // First: another incarnation's sessions have the same numbers.
   if (body.incarnation() != facts_.incarnation) {
-    return refuse(
-        request,
+    return asked.refuse(
         Error(Errc::kNotFound, name + " ended: the daemon of " + pool_.options().node_name +
-                                   " was started anew, without what it held before"),
-        reply);
+                                   " was started anew, without what it held before"));
   }
   if (auto known = pool_.authenticate(session, body.token()); !known) {
-    return refuse(request, known.error(), reply);
+    return asked.refuse(known.error());
   }
   renew(session);
-  pb::Response response = answer_to(request);
+  pb::Response response = asked.begin();
   auto* const out = response.mutable_resume();
   out->set_lease_ms(to_ms(pool_.options().lease));
   if (const auto* const admission = grants_.admission(session)) {
@@ -63,7 +61,7 @@ void Service::resume(const Request& request, const Reply& reply) {
     put_segment({id, pool_.options().segment_bytes, grants_.key(id), {}}, out->add_segments());
   }
   note_session("session resumed", LogLevel::kInfo, session);
-  static_cast<void>(reply(response, {}));
+  asked.answer(response);
 }
 
 std::uint64_t Service::scratch_flash_bytes() const {
@@ -145,9 +143,9 @@ void Service::leave_blocks() {
   }
 }
 
-void Service::upgrade(const Request& request, const PeerInfo& peer, const Reply& reply) {
+void Service::upgrade(const Request& request, const Asked& asked) {
   const auto refused = [&](Errc code, const std::string& why) {
-    refuse(request, Error(code, pool_.options().node_name + ": " + why), reply);
+    asked.refuse(Error(code, pool_.options().node_name + ": " + why));
   };
   if (!keeper_.on()) {
     return refused(Errc::kUnsupported, "sessions would end with the daemon: " + keeper_.off());
@@ -163,12 +161,12 @@ void Service::upgrade(const Request& request, const PeerInfo& peer, const Reply&
                                         "with a larger FileDescriptorStoreMax of the unit");
   }
   const auto [sessions, segments] = left_by_upgrade();
-  note_act("ending for an upgrade", peer,
+  note_act("ending for an upgrade", asked.peer,
            {{"sessions", std::to_string(sessions)}, {"segments", std::to_string(segments)}});
-  pb::Response response = answer_to(request);
+  pb::Response response = asked.begin();
   response.mutable_upgrade()->set_sessions(sessions);
   response.mutable_upgrade()->set_segments(segments);
-  static_cast<void>(reply(response, {}));
+  asked.answer(response);
   upgrading_ = true;
   begin_upgrade_();
 }

@@ -31,15 +31,15 @@ void add_traffic(const char* driver, const char* tier, const transport::Traffic&
 
 }  // namespace
 
-void Service::nodes(const Request& request, const Reply& reply) {
-  pb::Response response = answer_to(request);
+void Service::nodes(const Asked& asked) {
+  pb::Response response = asked.begin();
   for (const NodeInfo& node : facts_.nodes) {
     auto* out = response.mutable_nodes()->add_nodes();
     out->set_node_id(node.node.value());
     out->set_name(node.name);
     for (const auto& address : node.control_addresses) out->add_control_addresses(address);
   }
-  static_cast<void>(reply(response, {}));
+  asked.answer(response);
 }
 
 bool Service::shows(const std::string& owner, const PeerInfo* viewer) const {
@@ -144,10 +144,10 @@ NodeStatus Service::node_status(const PeerInfo* viewer) const {
   return out;
 }
 
-void Service::status(const Request& request, const PeerInfo& peer, const Reply& reply) {
-  pb::Response response = answer_to(request);
-  put_status(node_status(&peer), response.mutable_status_body());
-  static_cast<void>(reply(response, {}));
+void Service::status(const Asked& asked) {
+  pb::Response response = asked.begin();
+  put_status(node_status(&asked.peer), response.mutable_status_body());
+  asked.answer(response);
 }
 
 std::vector<SessionInfo> Service::session_infos(const PeerInfo* viewer) const {
@@ -174,10 +174,11 @@ std::vector<SessionInfo> Service::session_infos(const PeerInfo* viewer) const {
   return out;
 }
 
-void Service::sessions(const Request& request, const PeerInfo& peer, const Reply& reply) {
-  pb::Response response = answer_to(request);
+void Service::sessions(const Request& request, const Asked& asked) {
+  pb::Response response = asked.begin();
   response.mutable_sessions();
-  for (const SessionInfo& session : session_infos(request.sessions().public_() ? nullptr : &peer)) {
+  for (const SessionInfo& session :
+       session_infos(request.sessions().public_() ? nullptr : &asked.peer)) {
     auto* out = response.mutable_sessions()->add_sessions();
     out->set_session_id(session.id.value());
     out->set_name(session.name);
@@ -188,11 +189,11 @@ void Service::sessions(const Request& request, const PeerInfo& peer, const Reply
     out->set_age_ms(session.age_ms);
     if (session.progress.any()) put_progress(session.progress, out->mutable_progress());
   }
-  static_cast<void>(reply(response, {}));
+  asked.answer(response);
 }
 
-void Service::segments(const Request& request, const Reply& reply) {
-  pb::Response response = answer_to(request);
+void Service::segments(const Request& request, const Asked& asked) {
+  pb::Response response = asked.begin();
   auto* const body = response.mutable_segments();
   const auto& all = pool_.segments();
   for (auto at = all.upper_bound(SegmentId(request.segments().after_segment_id())); at != all.end();
@@ -211,13 +212,13 @@ void Service::segments(const Request& request, const Reply& reply) {
     out->set_page_kind(std::string(page_kind_name(grants_.page_kind(id))));
     if (const auto numa = grants_.numa_node(id)) out->set_numa_node(numa->value());
   }
-  static_cast<void>(reply(response, {}));
+  asked.answer(response);
 }
 
-void Service::list_events(const Request& request, const PeerInfo& peer, const Reply& reply) {
+void Service::list_events(const Request& request, const Asked& asked) {
   const Events::Page page =
-      events_.after(request.events().after(), peer.sees_others ? "" : peer.owner);
-  pb::Response response = answer_to(request);
+      events_.after(request.events().after(), asked.peer.sees_others ? "" : asked.peer.owner);
+  pb::Response response = asked.begin();
   auto* const body = response.mutable_events();
   body->set_last(page.last);
   body->set_lost(page.lost);
@@ -232,54 +233,49 @@ void Service::list_events(const Request& request, const PeerInfo& peer, const Re
     out->set_who(one->info.who);
     out->set_detail(one->info.detail);
   }
-  static_cast<void>(reply(response, {}));
+  asked.answer(response);
 }
 
-void Service::drain(const Request& request, const PeerInfo& peer, const Reply& reply) {
+void Service::drain(const Request& request, const Asked& asked) {
   const bool undo = request.drain().undo();
   if (undo && pool_.draining()) {
-    return refuse(request,
-                  Error(Errc::kConflict, "the daemon ends; it serves again once it is started"),
-                  reply);
+    return asked.refuse(
+        Error(Errc::kConflict, "the daemon ends; it serves again once it is started"));
   }
   pool_.set_drained(undo ? Pool::Drained::kNo : Pool::Drained::kYes);
   const auto sessions = static_cast<std::uint32_t>(pool_.sessions().size());
   note_act(
-      undo ? "no longer drained" : "drained: gives nothing out", peer,
+      undo ? "no longer drained" : "drained: gives nothing out", asked.peer,
       {{"sessions", std::to_string(sessions)}, {"bytes", format_bytes(pool_.granted_bytes())}});
-  pb::Response response = answer_to(request);
+  pb::Response response = asked.begin();
   response.mutable_drain()->set_sessions(sessions);
   response.mutable_drain()->set_granted_bytes(pool_.granted_bytes());
   response.mutable_drain()->set_scratch_flash_bytes(scratch_flash_bytes());
-  static_cast<void>(reply(response, {}));
+  asked.answer(response);
 }
 
-void Service::evict(const Request& request, const PeerInfo& peer, const Reply& reply) {
+void Service::evict(const Request& request, const Asked& asked) {
   const SessionId session(request.evict().session_id());
   const auto found = pool_.sessions().find(session);
   if (found == pool_.sessions().end()) {
-    return refuse(request,
-                  Error(Errc::kNotFound, "no session " + std::to_string(session.value()) + " on " +
-                                             pool_.options().node_name),
-                  reply);
+    return asked.refuse(Error(Errc::kNotFound, "no session " + std::to_string(session.value()) +
+                                                   " on " + pool_.options().node_name));
   }
   if (blocks_ != nullptr && blocks_->owns(session)) {
-    return refuse(
-        request,
-        Error(Errc::kConflict, found->second.name + " is the block store's; to end its blocks use "
-                                                    "hyperoffload blocks clear"),
-        reply);
+    return asked.refuse(Error(Errc::kConflict, found->second.name +
+                                                   " is the block store's; to end its blocks use "
+                                                   "hyperoffload blocks clear"));
   }
-  note_act("session evicted", peer,
+  note_act("session evicted", asked.peer,
            {{"session", std::to_string(session.value())},
             {"name", found->second.name},
             {"owner", found->second.owner},
             {"bytes", format_bytes(pool_.granted_bytes(session))}});
   activity_.sessions_evicted += 1;
   pool_.note_end(session, SessionEnd::kEvicted);
-  pb::Response response = answer_to(request);
+  pb::Response response = asked.begin();
   response.mutable_evict();
-  staging_.close_session(session, [response, reply] { static_cast<void>(reply(response, {})); });
+  staging_.close_session(session, [response, asked] { asked.answer(response); });
 }
 
 }  // namespace ho::daemon
