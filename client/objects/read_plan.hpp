@@ -11,7 +11,7 @@
 namespace ho::client {
 
 /// A tensor that a reader wants, with its layout over the reader's mesh (empty: whole). Another
-/// field that is empty or 0 allows any value.
+/// field that is empty or 0 allows any value; `element_bytes` is 1 by default.
 struct WantedTensor : ObjectTensor {
   std::uint64_t memory_bytes = 0;  ///< size of the reader's own tile
 };

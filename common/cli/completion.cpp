@@ -37,7 +37,7 @@ std::string choices_of(const CLI::Option& option) {
 
 /// `words` (each followed by a space) on lines that a quoted string of a shell joins again.
 std::string folded(const std::string& words) {
-  constexpr std::size_t kFull = 60;
+  constexpr std::size_t kFull = 50;  // the last word and "\" ;;" end within 80 columns
   std::string out;
   std::size_t length = kFull;
   for (const char one : words) {

@@ -1,7 +1,6 @@
 #include "common/cli/layout.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cstdarg>
 #include <cstdio>
 #include <iterator>
@@ -92,13 +91,17 @@ std::string printable(std::string_view text) {
 }
 
 std::string formatted(const char* format, ...) {
-  std::array<char, 256> text{};
   va_list values;
   va_start(values, format);
-  const int length = std::vsnprintf(text.data(), text.size(), format, values);
+  va_list again;
+  va_copy(again, values);
+  const int length = std::vsnprintf(nullptr, 0, format, values);
   va_end(values);
-  HO_CHECK(length >= 0 && static_cast<std::size_t>(length) < text.size());
-  return text.data();
+  HO_CHECK(length >= 0);
+  std::string text(static_cast<std::size_t>(length), '\0');
+  std::vsnprintf(text.data(), text.size() + 1, format, again);
+  va_end(again);
+  return text;
 }
 
 std::size_t columns_of(std::string_view text) {

@@ -168,8 +168,7 @@ class Transport {
   /// Reads remote bytes into local memory, or writes local bytes to remote memory. A put's
   /// completion means *visible at the peer*, not merely sent.
   /// @return accepted: one Completion with op.op will come out of poll(): kOk; kPermissionDenied
-  /// (wrong or
-  ///         revoked key, missing right); kUnavailable (peer gone); kDeadline.
+  ///         (wrong or revoked key, missing right); kUnavailable (peer gone); kDeadline.
   ///         kBusy: queue full, nothing started, poll() and retry. kInvalidArgument, kOutOfRange,
   ///         kNotFound (unknown region), kUnavailable (peer closed), kPermissionDenied (a put to a
   ///         read-only region): nothing started.

@@ -175,7 +175,7 @@ class BlockStore {
     bool refused = false;   ///< the last one: there is less than the store may take
     TimePoint not_until{};  ///< there was none to have
     /// No own one was to have. The search takes too long to repeat it for each block: the next one
-    /// is after a while, or when half of the reservations of then have ended.
+    /// is after a while, or when there are half as many reservations.
     struct NoRecut {
       TimePoint until{};
       std::size_t reservations = 0;  ///< 0: they were not in the way

@@ -6,7 +6,6 @@
 
 #include <sys/stat.h>
 #include <cerrno>
-#include <chrono>
 #include <utility>
 
 #include "common/base/check.hpp"

@@ -7,6 +7,8 @@
 #include <climits>
 #include <sstream>
 
+#include "common/base/check.hpp"
+
 namespace ho {
 namespace {
 
@@ -75,6 +77,7 @@ int FieldErrors::line(const std::string& block, int index, const std::string& in
   const auto* const inside = inner.empty() ? nullptr : lines_.GetTreeForNested(outer, at);
   if (inside != nullptr) {
     const auto* const field = outer->message_type()->FindFieldByName(inner);
+    HO_CHECK(field != nullptr);
     const int line = inside->GetLocation(field, field->is_repeated() ? 0 : -1).line;
     if (line >= 0) return line;
   }

@@ -1,5 +1,6 @@
 #include "client/pool/paths/factory.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "client/accel/cuda/cuda_accel.hpp"
@@ -81,8 +82,9 @@ Result<void> check_options(const DriverOptions& options) {
     return Error(Errc::kInvalidArgument, "local_threads: " + std::to_string(options.local_threads) +
                                              " is not in 0 .. " + std::to_string(kThreadsMax));
   }
-  if (options.tcp.connections > kConnectionsMax) {
-    return Error(Errc::kInvalidArgument, "connections: " + std::to_string(options.tcp.connections) +
+  if (const auto most = std::max(options.tcp.connections, options.ofi.connections);
+      most > kConnectionsMax) {
+    return Error(Errc::kInvalidArgument, "connections: " + std::to_string(most) +
                                              " is not in 0 .. " + std::to_string(kConnectionsMax));
   }
   if (auto ok = check_interface(options.tcp_interface, "tcp_interface"); !ok) return ok;

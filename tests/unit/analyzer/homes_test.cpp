@@ -102,7 +102,7 @@ TEST_CASE("homes: a preferred further tier that is too small is replaced by the 
 
 namespace {
 
-/// Plans a step that reads 60 weights of 1000 bytes in turn, as decoding does, on a device for 40
+/// Plans a step that reads 450 weights of 1000 bytes in turn, as decoding does, on a device for 300
 /// of them and two equal links. @return the step over its lower bound.
 double streamed(std::uint64_t near_capacity_bytes) {
   test::GraphBuilder build;
@@ -127,6 +127,45 @@ TEST_CASE("homes: weights that a step streams come over both links, wherever the
   CHECK(streamed(10'000'000) < 1.05);
   CHECK(streamed(300'000) < 1.05);  // not all homes can be near
   CHECK(streamed(150'000) < 1.2);   // nor half of them
+}
+
+TEST_CASE("homes: what does not move keeps its room while others are divided") {
+  Step step;
+  // Two weights that never leave are in the further tier, which has room for them and one value.
+  const auto kept = [&] {
+    test::GraphBuilder build;
+    for (const Storage& storage : step.graph.storages) {
+      static_cast<void>(build.storage(storage.bytes, storage.kind));
+    }
+    const auto first = build.storage(2000, StorageKind::kWeight, true);
+    const auto second = build.storage(2000, StorageKind::kWeight, true);
+    for (const Op& op : step.graph.ops) {
+      auto reads = op.reads;
+      reads.push_back(first);
+      reads.push_back(second);
+      build.op(op.duration_ns, reads, op.writes);
+    }
+    return build.take();
+  }();
+  step.hardware.remote_ddr->capacity_bytes = 5'000;
+  const auto tiers = analyzer::plan_tiers(step.hardware);
+  const auto life = analyzer::lifetimes_of(kept, 1);
+  std::vector<std::int64_t> durations;
+  for (const Op& op : kept.ops) durations.push_back(static_cast<std::int64_t>(op.duration_ns));
+  std::vector<std::uint8_t> is_static(kept.storages.size(), 0);
+  std::vector<std::uint8_t> homes(kept.storages.size(), 0);
+  for (std::size_t s = kept.storages.size() - 2; s < kept.storages.size(); ++s) {
+    is_static[s] = homes[s] = 1;
+  }
+  const analyzer::Problem problem{life, durations, tiers, homes, is_static};
+  const std::vector<analyzer::PlanTier> nearest{tiers[0]};
+  const auto links = analyzer::ChannelLinks::create(step.hardware);
+  const auto plan =
+      analyzer::plan({kept, life, nearest, std::nullopt, *links, step.budget_bytes + 4'000, 0});
+  REQUIRE_FALSE(plan.infeasible);
+  const auto spread =
+      analyzer::homes_spread(kept, problem, tiers, homes, plan.decisions, analyzer::Spread::kMoved);
+  CHECK(std::count(spread.begin(), spread.end(), 1) == 3);
 }
 
 TEST_CASE("homes: the needs of the tiers are known without the device's packing") {

@@ -8,12 +8,15 @@
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "common/base/checksum.hpp"
 #include "common/base/error.hpp"
 #include "common/base/log.hpp"
 #include "common/base/prng.hpp"
 #include "common/base/result.hpp"
+#include "common/base/split_text.hpp"
 #include "common/base/strong.hpp"
 #include "common/base/unique_fd.hpp"
 #include "common/base/units.hpp"
@@ -64,6 +67,14 @@ TEST_CASE("result: holds a value or an error") {
   CHECK(failed.error().code() == Errc::kBusy);
   const Result<void> done;
   CHECK(done.ok());
+}
+
+TEST_CASE("split_text: empty parts count, and a text without separators is one part") {
+  using Parts = std::vector<std::string_view>;
+  CHECK(split_text("a,,b", ',') == Parts{"a", "", "b"});
+  CHECK(split_text("a,", ',') == Parts{"a", ""});
+  CHECK(split_text("", ',') == Parts{""});
+  CHECK(split_text("ab", ',') == Parts{"ab"});
 }
 
 TEST_CASE("units: sizes are parsed in binary units and refused if they do not fit") {

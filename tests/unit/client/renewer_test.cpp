@@ -2,7 +2,10 @@
 
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <memory>
 #include <thread>
+
+#include "client/pool/bell_thread.hpp"
 
 namespace {
 
@@ -19,7 +22,7 @@ TEST_CASE("renewer: it is due a third of the lease later each time, and not afte
   std::atomic<bool> late{false};
   const TimePoint start = clock.now();
   {
-    const Renewer renewer(60ms, [&](TimePoint next) {
+    Renewer renewer(60ms, [&](TimePoint next) {
       const TimePoint now = clock.now();
       early = early || now < start + 20ms * (calls + 1);
       late = late || next > now + 20ms;
@@ -39,7 +42,25 @@ TEST_CASE("renewer: its end does not wait for the next renewal") {
   const SteadyClock clock;
   const TimePoint start = clock.now();
   {
-    const Renewer renewer(1h, [](TimePoint) {});
+    Renewer renewer(1h, [](TimePoint) {});
   }
   CHECK(clock.now() - start < 10s);
+}
+
+TEST_CASE("bell thread: a ring during its work is not lost, and its end needs none") {
+  const auto bell = std::make_shared<client::Bell>();
+  std::atomic<int> calls{0};
+  {
+    const client::BellThread thread("test", bell, [&] {
+      if (++calls == 1) bell->ring();
+      return Duration(-1);
+    });
+    const SteadyClock clock;
+    const TimePoint start = clock.now();
+    while (calls < 2 && clock.now() < start + 10s) std::this_thread::sleep_for(1ms);
+    CHECK(calls >= 2);
+  }
+  const int at_end = calls;
+  bell->ring();
+  CHECK(calls == at_end);
 }

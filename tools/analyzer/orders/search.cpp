@@ -142,8 +142,10 @@ class Search {
   }
   [[nodiscard]] PlanInput input(const Arrangement& of) const {
     PlanInput step = input(of.graph, of.life);
-    // The bound is of program order: another one may be shorter.
-    if (of.list != program_order(graph_)) step.bound_ns = compute_ns_;
+    if (of.list != program_order(graph_)) {
+      step.bound_ns = compute_ns_;  // the bound is of program order: another one may be shorter
+      step.advises = false;         // so is the advice
+    }
     return step;
   }
   /// Replaces `best` where `list` gives a shorter step, or the same with fewer moved ops.

@@ -43,28 +43,27 @@ std::vector<Move> moves_by_need(const Lifetimes& life, const Decisions& decision
   return out;
 }
 
-/// A fetch of each storage that is not decided yet and has its home all the time, in the order of
-/// their first uses.
-std::vector<Move> first_fetches(const Problem& in, const std::vector<std::uint8_t>& decided) {
+/// A fetch of each storage that has its home all the time, in the order of their first uses.
+std::vector<Move> first_fetches(const Problem& in) {
   std::vector<Move> out;
-  for (std::uint32_t s = 0; s < decided.size(); ++s) {
+  for (std::uint32_t s = 0; s < in.home_is_static.size(); ++s) {
     const auto uses = in.lifetimes.accesses_of(s);
-    if (!decided[s] && in.home_is_static[s] && !uses.empty()) {
-      out.push_back({uses.front().position, s, true});
-    }
+    if (in.home_is_static[s] && !uses.empty()) out.push_back({uses.front().position, s, true});
   }
   std::stable_sort(out.begin(), out.end(),
                    [](const Move& a, const Move& b) { return a.due < b.due; });
   return out;
 }
 
-/// Room for homes in two tiers, while they are divided anew. Other values than those that have
+/// Room for homes in two tiers, while some are divided anew. Other values than those that have
 /// their home all the time share slots: one that is near takes room of its own in the further tier,
 /// and none becomes near.
 class SpreadRoom {
  public:
+  /// @param divided  per storage: take() will be called for it
   SpreadRoom(const Graph& graph, const Problem& in, const std::vector<PlanTier>& tiers,
-             const std::vector<std::uint8_t>& tier_of, const Decisions& decisions)
+             const std::vector<std::uint8_t>& tier_of, const Decisions& decisions,
+             const std::vector<std::uint8_t>& divided)
       : in_(in), before_(tier_of) {
     const Problem problem{in.lifetimes, in.duration_ns,    in.tiers,
                           tier_of,      in.home_is_static, in.flash};
@@ -73,12 +72,12 @@ class SpreadRoom {
       left_[t] = static_cast<std::int64_t>(tiers[t].capacity_bytes -
                                            std::min(tiers[t].capacity_bytes, draft.home_bytes[t]));
     }
-    const std::vector<std::uint8_t> hinted = hinted_homes(graph, tiers.size());
     for (std::uint32_t s = 0; s < tier_of.size(); ++s) {
-      const bool used = !in.lifetimes.accesses_of(s).empty();
-      if (in.home_is_static[s] && hinted[s] == 0 && used) left_[tier_of[s]] += bytes(s);
+      if (divided[s] && in.home_is_static[s]) left_[tier_of[s]] += bytes(s);
     }
   }
+  /// Whether all that was taken has room: sizes may not fit as they did before.
+  [[nodiscard]] bool enough() const { return left_[0] >= 0 && left_[1] >= 0; }
   /// @return the tier in which it now has its home: `wanted`, if there is room.
   std::uint8_t take(std::uint32_t s, std::uint8_t wanted) {
     if (in_.home_is_static[s]) {
@@ -181,30 +180,36 @@ std::vector<std::uint8_t> homes_spread(const Graph& graph, const Problem& in,
                            !gains(tiers, &PlanTier::write, &PlanTier::shared_write))) {
     return tier_of;
   }
-  SpreadRoom room(graph, in, tiers, near_first, decisions);
+  const std::vector<Move> moves = moves_by_need(in.lifetimes, decisions);
+  const std::vector<Move> others = spread == Spread::kAll ? first_fetches(in) : std::vector<Move>();
   const std::vector<std::uint8_t> hinted = hinted_homes(graph, tiers.size());
-  std::vector<std::uint8_t> decided = hinted;
+  std::vector<std::uint8_t> divided(tier_of.size(), 0);
+  for (const auto* list : {&moves, &others}) {
+    for (const Move& move : *list) divided[move.storage] = hinted[move.storage] == 0 ? 1 : 0;
+  }
+  SpreadRoom room(graph, in, tiers, near_first, decisions, divided);
   std::int64_t busy_ns[2][2] = {};  // per tier: fetches, write-backs
-  const auto divide = [&](const std::vector<Move>& moves) {
-    for (const Move& move : moves) {
+  const auto divide = [&](const std::vector<Move>& list) {
+    for (const Move& move : list) {
       const std::uint32_t s = move.storage;
       const auto done_ns = [&](std::size_t tier) {
         const PlanTier& of = tiers[tier];
         return busy_ns[tier][move.fetches ? 0 : 1] +
                transfer_ns(move.fetches ? of.shared_read : of.shared_write, in.lifetimes.bytes[s]);
       };
-      if (std::exchange(decided[s], 1) == 0) {
+      if (std::exchange(divided[s], 0) != 0) {
         const std::uint8_t sooner = done_ns(1) < done_ns(0) ? 1 : 0;
         tier_of[s] = room.take(s, sooner);
       }
       busy_ns[tier_of[s]][move.fetches ? 0 : 1] = done_ns(tier_of[s]);
     }
   };
-  divide(moves_by_need(in.lifetimes, decisions));
-  if (spread == Spread::kMoved) return tier_of;
+  divide(moves);
   std::fill(&busy_ns[0][0], &busy_ns[0][0] + 4, 0);
-  divide(first_fetches(in, decided));
-  return tier_of;
+  std::vector<Move> left = others;
+  std::erase_if(left, [&](const Move& move) { return divided[move.storage] == 0; });
+  divide(left);
+  return room.enough() ? tier_of : near_first;
 }
 
 }  // namespace ho::analyzer

@@ -32,7 +32,7 @@ enum class Spread : std::uint8_t {
 /// storage without a hint goes to the link that would finish it sooner, as far as there is room.
 /// @param tiers  with their links alone
 /// @param near_first  homes that `decisions` were made for
-/// @return `near_first` if the port leaves no gain.
+/// @return `near_first` if the port leaves no gain, or the sizes do not fit into the tiers so.
 [[nodiscard]] std::vector<std::uint8_t> homes_spread(const Graph& graph, const Problem& input,
                                                      const std::vector<PlanTier>& tiers,
                                                      const std::vector<std::uint8_t>& near_first,

@@ -292,6 +292,7 @@ void Planner::spread_homes() {
     play_series(1);
     spread_leaves_.clear();
     play_series(1);
+    if (close()) return;
   }
   // Others are if homes follow what leaves, from plays that are longer at first.
   Plan all = std::exchange(best_, std::move(before));
@@ -440,7 +441,7 @@ Plan Planner::run() {
 }
 
 Infeasible Planner::why_not(const std::vector<std::uint64_t>& home_bytes) const {
-  if (in_.enough_ns != 0) return lacking(in_, home_bytes);
+  if (in_.enough_ns != 0 || !in_.advises) return lacking(in_, home_bytes);
   return enough_for(in_, home_bytes, [](const PlanInput& larger) {
     std::vector<std::uint64_t> unused;
     return Planner(larger).search(unused, Search::kFirst).has_value();

@@ -45,6 +45,8 @@ struct PlanInput {
   /// Any plan whose step is this short will do, no other one will, and a refusal needs no advice.
   /// 0: the shortest plan is wanted, or capacities that are enough for one.
   std::int64_t enough_ns = 0;
+  /// A refusal says what is enough; else what the first try lacked, in a fraction of the time.
+  bool advises = true;
   /// Called after each try, with its step; INT64_MAX: it does not fit. May be null.
   std::function<void(std::int64_t)> tried = nullptr;
 };

@@ -247,7 +247,10 @@ class Blocks:
         if not items:
             return False
         if self._make_room is not None:
-            self._make_room()
+            try:
+                self._make_room()
+            except Exception:
+                return False  # the outcomes of other requests are yet to be taken in
         again = (_Block * len(items))(*(array[at] for at in items))
         second = ctypes.c_uint64()
         if self._lib.ho_blocks_submit(self._handle, PUT, again, len(again), ctypes.byref(second)) != OK:
@@ -335,7 +338,7 @@ class Blocks:
             if pin != 0:
                 library._check(self._lib.ho_blocks_unpin(self._handle, pin))
 
-    def __enter__(self) -> Any:
+    def __enter__(self) -> "Blocks":
         return self
 
     def __exit__(self, *_: Any) -> None:

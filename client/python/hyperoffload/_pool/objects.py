@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from . import layouts, library
 from .library import U32_MAX, U64_MAX, number_of, text_of
@@ -124,6 +124,9 @@ def _take(name, value, writes):
     record = _Tensor(text_of(f"tensor {name!r}", name), text_of(f"{name}: layout", layout), text_of(f"{name}: type", dtype),
                      shape, len(shape), element, address if size else None, size)
     return record, found, (shape, keep)
+
+
+_Kind = TypeVar("_Kind", bound="_Object")
 
 
 class _Object:
@@ -267,7 +270,7 @@ class _Object:
         finally:
             self._in_call.release()
 
-    def __enter__(self) -> Any:
+    def __enter__(self: _Kind) -> _Kind:
         return self
 
     def __exit__(self, *_: Any) -> None:

@@ -106,7 +106,8 @@ void warn_of_unused_experts(Console& console, const models::LlamaLike& model) {
                std::to_string(model.experts) +
                " experts of a layer, and steps repeat: these experts take no time and no device "
                "memory; --turn-tokens " +
-               std::to_string(models::default_turn_tokens(model)) + " uses all");
+               std::to_string(models::default_turn_tokens(model)) +
+               ", with a context as long, uses all");
 }
 
 models::LlamaLike model_of(const ModelWords& words) {

@@ -208,7 +208,11 @@ class ContextSearch {
       const std::uint64_t middle = first + (last - first) / 2;
       const auto found = try_peak(*graph, middle * part);
       if (!found) return found.error();
-      (*found ? last : first) = middle;
+      if (*found) {
+        last = std::min(middle, (row_.planned_peak_bytes - 1) / part + 1);
+      } else {
+        first = middle;
+      }
     }
     return {};
   }
@@ -225,7 +229,8 @@ class ContextSearch {
     if (!outcome) return outcome.error();
     const auto* const made = std::get_if<schedule::Schedule>(&*outcome);
     if (made == nullptr || made->prediction.step_ns > enough_ns(graph)) return false;
-    row_.planned_peak_bytes = made->arena_bytes;
+    std::uint64_t& peak = row_.planned_peak_bytes;
+    peak = peak == 0 ? made->arena_bytes : std::min(peak, made->arena_bytes);
     return true;
   }
 
