@@ -107,7 +107,7 @@ void warn_of_unused_experts(Console& console, const models::LlamaLike& model) {
                " experts of a layer, and steps repeat: these experts take no time and no device "
                "memory; --turn-tokens " +
                std::to_string(models::default_turn_tokens(model)) +
-               ", with a context as long, uses all");
+               " uses all, with a context as long");
 }
 
 models::LlamaLike model_of(const ModelWords& words) {
