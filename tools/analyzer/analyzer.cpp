@@ -53,9 +53,7 @@ Result<void> check_input(const Graph& graph, const Hardware& hardware, const Opt
   if (options.device_budget_bytes == 0 || options.device_budget_bytes > kBytesMax) {
     return Error(Errc::kInvalidArgument, "device_budget_bytes is not between 1 and 2^50");
   }
-  std::uint64_t compute = 0;
-  for (const Op& op : graph.ops) compute += op.duration_ns;
-  if (compute > kComputeNsMax) {
+  if (compute_ns(graph) > kComputeNsMax) {
     return Error(Errc::kInvalidArgument, "the step computes longer than can be planned");
   }
   return check_transfers(graph, hardware);

@@ -144,7 +144,7 @@ class Search {
     PlanInput step = input(of.graph, of.life);
     if (of.list != program_order(graph_)) {
       step.bound_ns = compute_ns_;  // the bound is of program order: another one may be shorter
-      step.advises = false;         // so is the advice
+      step.advises = false;         // a refusal tells that of program order
     }
     return step;
   }

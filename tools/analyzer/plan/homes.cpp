@@ -180,8 +180,9 @@ std::vector<std::uint8_t> homes_spread(const Graph& graph, const Problem& in,
                            !gains(tiers, &PlanTier::write, &PlanTier::shared_write))) {
     return tier_of;
   }
-  const std::vector<Move> moves = moves_by_need(in.lifetimes, decisions);
-  const std::vector<Move> others = spread == Spread::kAll ? first_fetches(in) : std::vector<Move>();
+  std::vector<Move> moves = moves_by_need(in.lifetimes, decisions);
+  std::vector<Move> others;
+  if (spread == Spread::kAll) others = first_fetches(in);
   const std::vector<std::uint8_t> hinted = hinted_homes(graph, tiers.size());
   std::vector<std::uint8_t> divided(tier_of.size(), 0);
   for (const auto* list : {&moves, &others}) {
@@ -206,9 +207,8 @@ std::vector<std::uint8_t> homes_spread(const Graph& graph, const Problem& in,
   };
   divide(moves);
   std::fill(&busy_ns[0][0], &busy_ns[0][0] + 4, 0);
-  std::vector<Move> left = others;
-  std::erase_if(left, [&](const Move& move) { return divided[move.storage] == 0; });
-  divide(left);
+  std::erase_if(others, [&](const Move& move) { return divided[move.storage] == 0; });
+  divide(others);
   return room.enough() ? tier_of : near_first;
 }
 

@@ -277,6 +277,7 @@ void Planner::play_series(std::size_t count) {
 
 /// Divides the homes among both tiers' links by what the last plan moves.
 void Planner::spread_homes() {
+  if (close()) return;
   const auto divide = [&](const Decisions& by, Spread spread) {
     auto tier_of = homes_spread(in_.graph, maker_.problem(), in_.tiers, near_first_, by, spread);
     if (tier_of == near_first_ || tier_of == maker_.tier_of()) return false;
