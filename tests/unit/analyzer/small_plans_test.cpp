@@ -75,6 +75,13 @@ TEST_CASE("small plans: what a plan with recompute still moves is run again, too
   CHECK(more.prediction.recomputed_ops > 1);
 }
 
+TEST_CASE("small plans: homes of both tiers may fit in one division alone") {
+  for (const std::uint64_t bytes : {1300U, 1480U, 1600U, 1700U}) {
+    (void)plan_small("two-tiers-nearly-full", bytes);
+  }
+  CHECK(plan_small("two-tiers-nearly-full", 1551).prediction.step_ns <= 14'300'000);
+}
+
 TEST_CASE("small plans: a plan for less memory is taken where it is shorter") {
   const auto less = plan_small("shorter-with-less", 2'532'966);
   const auto more = plan_small("shorter-with-less", 2'849'587);

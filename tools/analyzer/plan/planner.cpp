@@ -185,7 +185,8 @@ const Planner::Packed& Planner::pack(Decisions decisions) {
 
 /// @return whether the plan is the best so far.
 bool Planner::keep(Plan plan) {
-  if (!maker_.fits(plan) || plan.step_ns >= best_.step_ns) return false;
+  // A plan that was never made has no step: its step_ns is the largest number.
+  if (plan.step_ns >= best_.step_ns || !maker_.fits(plan)) return false;
   best_ = std::move(plan);
   return true;
 }
