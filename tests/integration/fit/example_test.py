@@ -14,7 +14,11 @@ import unittest
 import support  # first: it finds PyTorch and the package
 import torch
 
+import hyperoffload
+
 EXAMPLE = pathlib.Path(__file__).parents[3] / "tools/examples/torch"
+sys.path.insert(0, str(EXAMPLE))
+import train_gpt  # noqa: E402
 SMALL = ["--layers", "2", "--width", "64", "--length", "32", "--batch", "8", "--steps", "6"]
 
 
@@ -64,6 +68,18 @@ class Example(support.WithDaemon):
             for name, value in state.items():
                 self.assertTrue(torch.equal(value, planned["optimizer"]["state"][number][name]), name)
         return outputs[1]
+
+    def test_allocations_within_a_full_plan_have_room(self):
+        for memory, layers in (("45%", "2"), ("40%", "3")):
+            with self.subTest(memory):
+                args = train_gpt.arguments(["--layers", layers, "--width", "128", "--length", "64", "--batch", "8",
+                                            "--steps", "4", "--log-every", "10"])
+                model, optimizer, scheduler = train_gpt.build(args)
+                with hyperoffload.fit(model, optimizer, device_memory=memory, pool=self.pool) as run:
+                    train_gpt.train(args, model, optimizer, scheduler)
+                stats = run.stats()
+                self.assertEqual(stats["planned_steps"], 2, run.summary())
+                self.assertLessEqual(stats["peak_allocated_bytes"], stats["budget_bytes"], run.summary())
 
     def test_the_comparison_has_the_same_losses_and_lower_peaks(self):
         path = self.folder / "rows.json"

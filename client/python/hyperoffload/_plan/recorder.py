@@ -36,10 +36,9 @@ from .arguments import check_training
 # Calls that change a tensor in place without reading it.
 _OVERWRITES = {"zero_", "fill_", "copy_", "normal_", "uniform_", "random_", "_foreach_zero_",
                "bernoulli_", "exponential_"}
-# Calls that allocate without writing, or use only sizes.
-_ALLOCATES = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_",
-              "set_"}
-# Calls that give a storage other memory.
+# Calls that allocate without writing, and use only sizes.
+_ALLOCATES = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
+# Calls that give a storage other memory, and use only sizes.
 _RESIZES = {"resize_", "resize_as_", "set_"}
 # These calls use only the shape of their inputs.
 _SHAPE_ONLY = ("_like",)
@@ -306,7 +305,7 @@ class Recorder:
         for operand in operands:
             if operand.written and operand.storage not in op.writes:
                 op.writes.append(operand.storage)
-            reads = not operand.whole and not name.endswith(_SHAPE_ONLY)
+            reads = not operand.whole and not name.endswith(_SHAPE_ONLY) and name not in _ALLOCATES
             if reads and operand.storage not in op.reads:
                 op.reads.append(operand.storage)
         for tensor, _ in results:
@@ -320,14 +319,14 @@ class Recorder:
                 op.reads.append(storage)  # a part of a sparse tensor
         if op.fixed and (op.reads or op.writes):
             return op  # also if it only waits for another process
-        op.is_view = not op.writes and bool(results)
+        op.moves_nothing = name in _ALLOCATES or (not op.writes and bool(results))
         made_bytes = sum(bytes_of(tensor) for tensor, _ in results)
-        for operand in operands if not op.is_view else ():
+        for operand in operands if not op.moves_nothing else ():
             operand.storage.taken_bytes += bytes_taken(function, operand.bytes, made_bytes)
             operand.storage.extended |= operand.written and (
                 name in _EXTENDS or 2 * operand.bytes < operand.storage.bytes)
-        if name in _ALLOCATES or not (op.writes or op.reads):
-            return None  # an allocation, or no storage of this device
+        if name in _RESIZES or not (op.writes or op.reads):
+            return None  # or no storage of this device
         in_place = any(storage in op.reads for storage in op.writes)
         random = _is_random(function, name)
         op.recomputable = not in_place and not random and op.phase in ("forward", "backward")
@@ -350,15 +349,16 @@ class Recorder:
 
         keep: for a job that will be replayed, a function that says which storages the plan may move.
         The others, and ops that use none that it may move, are left out; their time counts with the
-        next op. Views are ops then, since PyTorch refuses one of a storage that is away. No op is moved
-        or run again, storages that exist before the step are persistent, and no value is lost before a call
-        overwrites it: the script may read it, as a gradient before zero_grad().
+        next op. Views are ops then, since PyTorch refuses one of a storage that is away, and so are
+        allocations, for which the plan makes room. No op is moved or run again, storages that exist before
+        the step are persistent, and no value is lost before a call overwrites it: the script may read it,
+        as a gradient before zero_grad().
         """
         if not self._steps:
             raise RuntimeError("no step was recorded")
         last = self._steps[-1]
         alike = [step for step in self._steps if step.shape() == last.shape()]
-        ops = [op for op in self._without_first_states(last) if keep is not None or not op.is_view]
+        ops = [op for op in self._without_first_states(last) if keep is not None or not op.moves_nothing]
         self._set_lifetimes(last, ops)
         used = {storage.number for op in ops for storage in op.reads + op.writes}
         kept = [s for s in last.storages

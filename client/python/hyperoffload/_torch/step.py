@@ -279,7 +279,7 @@ class Operand:
 class Op:
     def __init__(self, name, phase):
         self.name = name
-        self.is_view = False  # moves no bytes, but its operand has to be there
+        self.moves_nothing = False  # a view, whose operand has to be there, or memory without a value
         self.place = None  # in the graph that was made last; None: it is not in it
         self.share = 1.0  # fraction of the call's time
         self.fixed = False
