@@ -102,6 +102,8 @@ class Pool {
 
   /// Nodes that are not lost, of one kind.
   [[nodiscard]] std::vector<NodeIndex> nodes_of(Nearness nearness) const;
+  /// As Sessions::ring_begin().
+  [[nodiscard]] NodeId ring_begin() const { return sessions_->ring_begin(); }
   /// Nodes for an arena: those of the kind, or all if the kind has none.
   [[nodiscard]] std::vector<NodeIndex> candidates(Nearness nearness) const;
   /// One segment of each node that an arena on these takes: they give no less.

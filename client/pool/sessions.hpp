@@ -120,6 +120,8 @@ class Sessions {
 
   /// A NodeIndex is an index into it. Those that it has stay as they are; more may come.
   [[nodiscard]] const GrowOnly<NodeSession>& nodes() const { return nodes_; }
+  /// The node where the job begins in the ring of all nodes: jobs use different parts of a pool.
+  [[nodiscard]] NodeId ring_begin() const { return ring_begin_; }
 
   /// Opens sessions on nodes that the pool has now and this job has not: they came later, or were
   /// lost and are back. Takes 2 s or little more. Any thread, one at a time.
@@ -236,7 +238,7 @@ class Sessions {
   };
 
   SteadyClock clock_;
-  NodeId ring_begin_;  ///< where the job begins in the ring of all nodes; set by connect()
+  NodeId ring_begin_;  ///< set by connect()
   const SessionOptions options_;
   std::shared_ptr<Doorbell> door_;
   std::shared_ptr<const Progress> progress_;

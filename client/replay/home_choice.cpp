@@ -4,9 +4,30 @@
 #include <string>
 
 #include "common/base/check.hpp"
+#include "common/base/prng.hpp"
 #include "common/base/units.hpp"
 
 namespace ho::client {
+namespace {
+
+enum class Side : std::uint8_t { kAfter, kBoth };
+
+/// Brings the `count` nodes to the front that are next to one in the ring. @return their end.
+auto nearest_first(const HomePool& pool, NodeId to, Side side, std::size_t count,
+                   std::vector<NodeIndex>& nodes) {
+  const auto place = [](NodeId id) { return Prng(id.value()).next(); };
+  const std::uint64_t at = place(to);
+  const auto distance = [&](NodeIndex node) {
+    const std::uint64_t after = place(pool.id(node)) - at;
+    return side == Side::kAfter ? after : std::min(after, -after);
+  };
+  const auto end = nodes.begin() + static_cast<std::ptrdiff_t>(std::min(nodes.size(), count));
+  std::partial_sort(nodes.begin(), end, nodes.end(),
+                    [&](NodeIndex a, NodeIndex b) { return distance(a) < distance(b); });
+  return end;
+}
+
+}  // namespace
 
 Result<std::vector<HomeNodes>> choose_homes(const HomePool& pool,
                                             std::span<const DoubledWish> wishes,
@@ -30,10 +51,12 @@ Result<std::vector<HomeNodes>> choose_homes(const HomePool& pool,
     auto nodes = fit(nearness, other, false);
     if (nodes.empty()) nodes = fit(Nearness::kAny, other, false);
     if (nodes.empty()) nodes = fit(Nearness::kAny, other, true);
-    const auto least = std::min_element(nodes.begin(), nodes.end(), [&](NodeIndex a, NodeIndex b) {
+    const auto end = other ? nearest_first(pool, pool.id(*other), Side::kBoth, kHomePartners, nodes)
+                           : nearest_first(pool, pool.begin, Side::kAfter, kHomeNodes, nodes);
+    const auto least = std::min_element(nodes.begin(), end, [&](NodeIndex a, NodeIndex b) {
       return pool.home_bytes(a) + wanted[a.value()] < pool.home_bytes(b) + wanted[b.value()];
     });
-    return least != nodes.end() ? std::optional(*least) : std::nullopt;
+    return least != end ? std::optional(*least) : std::nullopt;
   };
   std::vector<HomeNodes> homes;
   for (const DoubledWish& wish : wishes) {
@@ -70,9 +93,14 @@ std::optional<LeavingHome> leaving_home(const HomePool& pool, const HomeNodes& n
     return (!out.both && !domains.are_apart(node, stays)) || pool.is_drained(node);
   });
   if (out.nodes.empty()) return std::nullopt;
-  std::stable_sort(out.nodes.begin(), out.nodes.end(), [&](NodeIndex a, NodeIndex b) {
+  const auto partners =
+      out.both ? out.nodes.end()
+               : nearest_first(pool, pool.id(stays), Side::kBoth, kHomePartners, out.nodes);
+  const auto fewer = [&](NodeIndex a, NodeIndex b) {
     return pool.home_bytes(a) < pool.home_bytes(b);
-  });
+  };
+  std::stable_sort(out.nodes.begin(), partners, fewer);
+  std::stable_sort(partners, out.nodes.end(), fewer);
   return out;
 }
 

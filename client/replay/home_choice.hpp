@@ -12,6 +12,7 @@
 #include "client/pool/placement/nearness.hpp"
 #include "client/replay/replay.hpp"
 #include "common/base/result.hpp"
+#include "common/model/address.hpp"
 
 namespace ho::client {
 
@@ -28,8 +29,17 @@ struct DoubledWish {
   std::array<Nearness, 2> nearness{};
 };
 
+/// The ring of a pool's nodes, the same for all jobs: by a hash of their numbers, so that nodes of
+/// one rack are far apart. In a large pool the first homes of a job's values lie on a few nodes
+/// from where the job begins, the second ones on few partners of each: few pairs of nodes have
+/// values whose only homes they are, and a pair that is lost has rarely any.
+inline constexpr std::size_t kHomeNodes = 16;
+inline constexpr std::size_t kHomePartners = 4;
+
 /// What a choice asks of a pool.
 struct HomePool {
+  std::function<NodeId(NodeIndex)> id;
+  NodeId begin;  ///< where the job begins in the ring
   std::function<FailureDomains()> domains;
   std::size_t nodes = 0;  ///< that are known; choose_homes() takes no later one
   std::function<std::vector<NodeIndex>(Nearness)> candidates;  ///< as Pool::candidates()
@@ -38,7 +48,8 @@ struct HomePool {
   std::function<std::uint64_t(NodeIndex)> home_bytes;  ///< values with two homes have so many there
 };
 
-/// Two nodes for each wish that cannot be lost together, those with the fewest bytes first.
+/// Two nodes for each wish that cannot be lost together: of the job's part of the ring, and of the
+/// partners of the first, those with the fewest bytes.
 /// @param full  nodes that have no room.
 /// @param wanted  gets the bytes that the wishes ask of each node, HomePool::nodes of them.
 /// @param align_bytes  of the bytes of a wish.

@@ -16,7 +16,9 @@ HomeHeap& Storages::heap_on(NodeIndex node) {
 }
 
 HomePool Storages::home_pool() const {
-  return {[this] { return pool_.failure_domains(); },
+  return {[this](NodeIndex node) { return pool_.nodes()[node.value()].control()->hello().node; },
+          pool_.ring_begin(),
+          [this] { return pool_.failure_domains(); },
           pool_.nodes().size(),
           [this](Nearness nearness) { return pool_.candidates(nearness); },
           [this](NodeIndex node) { return pool_.is_lost(node); },

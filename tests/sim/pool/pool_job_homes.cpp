@@ -39,7 +39,9 @@ client::HomePool PoolJob::home_pool() const {
     }
     return client::FailureDomains(places);
   };
-  return {domains,
+  return {[this](NodeIndex node) { return nodes_[node.value()].control->hello.node; },
+          nodes_.front().control->hello.node,
+          domains,
           nodes_.size(),
           [this](Nearness) { return present(); },
           [this](NodeIndex node) { return nodes_[node.value()].lost(); },
