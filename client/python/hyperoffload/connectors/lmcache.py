@@ -1,4 +1,5 @@
-"""LMCache: a native connector (`native_plugin`), by its protocol of LMCache 0.4.
+"""LMCache: a native connector (`native_plugin`), by its protocol of LMCache 0.4: `native_plugin_l2_adapter.py`
+of its repository at f9f99a82, `native_connector_l2_adapter.py` at 3fd3000f.
 
 Configuration of the L2 adapter:
 

@@ -1,7 +1,7 @@
 """SGLang: a storage backend of HiCache (`sglang.srt.mem_cache.hicache_storage.HiCacheStorage`).
 
-Written against SGLang 0.5 (`batch_get_v1`, `batch_set_v1`, `register_mem_pool_host`). On the
-command line:
+Written against SGLang 0.5 (`batch_get_v1`, `batch_set_v1`, `register_mem_pool_host`), and
+`hicache_storage.py` of its repository at 001067ff. On the command line:
 
     --hicache-storage-backend dynamic --hicache-storage-backend-extra-config
     '{"backend_name": "hyperoffload", "module_path": "hyperoffload.connectors.sglang",

@@ -1,8 +1,9 @@
 """vLLM: a secondary tier of its tiered KV offloading (`vllm.v1.kv_offload.tiering`).
 
 Written against the interface of vLLM's main branch in 2026 (`get_finished_jobs`, `chunk_ids`,
-`on_new_request`, `LookupResult`) and the one before it (`get_finished`, `block_ids`,
-`get_request_offloading_context`, True, False and None). Configuration of the tier:
+`on_new_request`, `LookupResult`: `tiering/fs/manager.py` at 1d0a6c68) and the one before it (`get_finished`,
+`block_ids`, `get_request_offloading_context`, True, False and None: `tiering/base.py` at 041410b9).
+Configuration of the tier:
 
     {"type": "hyperoffload", "module_path": "hyperoffload.connectors.vllm",
      "class_name": "HyperOffloadTier", "pool": "unix:/run/hyperoffload/control.sock",
