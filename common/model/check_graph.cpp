@@ -113,6 +113,8 @@ class OpChecker {
     const Op& op = graph_.ops[i];
     if (auto name = check_text("name", op.name); !name) return name;
     if (auto phase = check_text("phase", op.phase); !phase) return phase;
+    if (auto group = check_text("group", op.group); !group) return group;
+    if (!op.group.empty() && !op.fixed) return bad_input("group: a collective is fixed");
     const auto sum = duration_ns_ + std::min(op.duration_ns, kDurationNsMax);
     if (op.duration_ns > kDurationNsMax || sum > kDurationNsMax) {
       return bad_input("duration_ns: the sum of all durations is more than 2^62");

@@ -87,7 +87,8 @@ std::uint64_t fingerprint(const Graph& graph) {
     out.number(op.after.size());
     for (const OpIndex before : op.after) out.number(before.value());
     out.text(op.phase);
-    out.number((op.fixed ? 1U : 0U) | (op.recomputable ? 2U : 0U));
+    out.number((op.fixed ? 1U : 0U) | (op.recomputable ? 2U : 0U) | (op.group.empty() ? 0U : 4U));
+    if (!op.group.empty()) out.text(op.group);
   }
   return out.digest();
 }

@@ -75,6 +75,9 @@ struct Op {
   std::string phase;
   bool fixed = false;
   bool recomputable = false;
+  /// A collective: ranks whose graphs have ops of the same group run them together. It is fixed.
+  /// Empty: not one.
+  std::string group = {};
 
   bool operator==(const Op&) const = default;
 };

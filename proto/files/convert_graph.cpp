@@ -67,7 +67,8 @@ Result<Op> op_from(const v1::Op& in, const IdIndex& storages, const IdIndex& ops
   op.name = in.name();
   op.duration_ns = in.duration_ns();
   op.phase = in.phase();
-  op.fixed = in.fixed();
+  op.group = in.group();
+  op.fixed = in.fixed() || !op.group.empty();
   op.recomputable = in.recomputable();
   auto reads = resolve<StorageIndex>(in.reads(), storages, "reads", "storage");
   if (!reads) return reads.error();
@@ -166,6 +167,7 @@ std::string serialize_graph(const Graph& graph, GraphEncoding encoding) {
     out.set_phase(op.phase);
     out.set_fixed(op.fixed);
     out.set_recomputable(op.recomputable);
+    out.set_group(op.group);
   }
   return wire::serialize(message, encoding);
 }

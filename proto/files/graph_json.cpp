@@ -79,6 +79,10 @@ void append_op(std::string& out, const Graph& graph, const Op& op) {
   append_text(out, op.phase);
   append_flag(out, "fixed", op.fixed);
   append_flag(out, "recomputable", op.recomputable);
+  if (!op.group.empty()) {
+    out += ",\"group\":";
+    append_text(out, op.group);
+  }
   out += '}';
 }
 

@@ -177,7 +177,8 @@ Result<Imported> Draft::finish(std::string_view name, const Rates& rates) && {
     op_index[i] = op.id;
     op.name = in.name;
     op.phase = in.phase;
-    op.fixed = in.fixed;
+    op.group = in.group;
+    op.fixed = in.fixed || !op.group.empty();
     op.recomputable = in.recomputable;
     const auto duration = duration_of(in);
     if (!duration) return duration.error().at(describe_op(op.id, op.name));

@@ -30,6 +30,7 @@ struct DraftOp {
   bool fixed = false;
   bool recomputable = false;
   bool communication = false;
+  std::string group;         ///< of a collective; it is fixed
   double network_bytes = 0;  ///< bytes of communication; 0: the larger of what it reads and writes
 };
 

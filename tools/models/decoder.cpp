@@ -173,8 +173,8 @@ class Decoder {
   /// `storage` has. A ring moves each byte to and from a rank (n - 1) / n times, twice.
   void sum_over_ranks(const std::string& name, StorageIndex storage) {
     if (m_.tensor_parallel == 1) return;
-    graph_.add_timed_op(
-        name + " all-reduce",
+    graph_.add_collective(
+        name + " all-reduce", "tensor",
         all_reduce_seconds(graph_.bytes(storage), m_.tensor_parallel, m_.network_bytes_per_s),
         {storage});
   }
@@ -375,7 +375,7 @@ class Decoder {
     const double hidden = graph_.seconds_of("backward") / static_cast<double>(m_.micro_batches);
     const double all = all_reduce_seconds(bytes, m_.data_parallel, m_.network_bytes_per_s);
     graph_.set_phase("reduction");
-    if (all > hidden) graph_.add_timed_op("gradients all-reduce", all - hidden, {});
+    if (all > hidden) graph_.add_collective("gradients all-reduce", "data", all - hidden, {});
   }
 
   /// Leaves the gradient of the layer's input in dx, where that of its output was.

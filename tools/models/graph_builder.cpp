@@ -43,9 +43,11 @@ void GraphBuilder::add_op(std::string name, const Work& work) {
       work.writes);
 }
 
-void GraphBuilder::add_timed_op(std::string name, double seconds,
-                                std::vector<StorageIndex> storages) {
+void GraphBuilder::add_collective(std::string name, std::string group, double seconds,
+                                  std::vector<StorageIndex> storages) {
   add(std::move(name), seconds, storages, storages);
+  graph_.ops.back().group = std::move(group);
+  graph_.ops.back().fixed = true;
 }
 
 void GraphBuilder::add(std::string name, double seconds, std::vector<StorageIndex> reads,

@@ -37,8 +37,9 @@ class GraphBuilder {
   /// Phase and `recomputable` are those set last; an op that updates a storage is not recomputable.
   void add_op(std::string name, const Work& work);
 
-  /// An op that takes `seconds` whatever it touches, and rewrites `storages`: a collective.
-  void add_timed_op(std::string name, double seconds, std::vector<StorageIndex> storages);
+  /// A collective of a group. It takes `seconds` whatever it touches, and rewrites `storages`.
+  void add_collective(std::string name, std::string group, double seconds,
+                      std::vector<StorageIndex> storages);
 
   void set_phase(std::string phase) { phase_ = std::move(phase); }
   void set_recomputable(bool recomputable) { recomputable_ = recomputable; }

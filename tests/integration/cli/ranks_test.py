@@ -67,6 +67,21 @@ class Ranks(unittest.TestCase):
         for key in ("step_ns", "stall_ns", "bound_ns", "ignoring", "equal_shares", "simulations"):
             self.assertEqual(found[key], again[key])
 
+    def test_ranks_that_meet_in_a_collective_begin_together(self):
+        with open(self.graph, encoding="utf-8") as file:
+            graph = json.load(file)
+        graph["ops"][-1]["group"] = "data"
+        reduced = self.write("reduced.json", graph)
+        words = ("--hardware", self.hardware(20_000_000_000), "--device-memory", "60%")
+        apart = self.plan(self.graph, "--ranks", "3", *words)
+        self.assertEqual({rank.get("group") for rank in apart["ranks"]}, {None})
+        self.assertGreater(len({rank["start_ns"] for rank in apart["ranks"]}), 1)
+        some = self.plan(reduced, self.graph, reduced, *words)
+        self.assertEqual([rank.get("group") for rank in some["ranks"]], [0, None, 0])
+        self.assertEqual(some["ranks"][0]["start_ns"], some["ranks"][2]["start_ns"])
+        shown = self.run_program("analyze-ranks", reduced, "--ranks", "3", *words, "--out", self.path("shown")).stdout
+        self.assertRegex(shown, r"begin together +0, 1, 2\n")
+
     def test_schedules_of_an_earlier_plan_do_not_stay_beside_those_of_fewer_ranks(self):
         words = ("--hardware", self.hardware(20_000_000_000), "--device-memory", "60%")
         self.plan(self.graph, "--ranks", "3", *words)

@@ -250,6 +250,7 @@ class Storages(unittest.TestCase):
         ops = recorder.graph()["ops"]
         fixed = [op for op in ops if op["fixed"]]
         self.assertEqual([op["name"].split(".")[:2] for op in fixed], [["c10d", "allreduce_"]], ops)
+        self.assertEqual([op["group"] for op in fixed], ["ranks"])
         self.assertFalse(fixed[0]["recomputable"])
         self.assertEqual(fixed[0]["reads"], fixed[0]["writes"])
         self.assertEqual(fixed[0]["reads"], ops[-1]["reads"])

@@ -37,8 +37,8 @@ Graph training_step(std::uint32_t layers) {
 }
 
 RanksPlan planned(const std::vector<RankTask>& tasks, const Hardware& hardware,
-                  Starts starts = Starts::kAnyTime, const Options& options = {}) {
-  auto result = plan_ranks(tasks, hardware, {options, starts, {}});
+                  const Options& options = {}) {
+  auto result = plan_ranks(tasks, hardware, {options, {}});
   if (!result) FAIL(result.error().message());
   REQUIRE(std::holds_alternative<RanksPlan>(*result));
   return std::get<RanksPlan>(*std::move(result));
@@ -107,7 +107,7 @@ TEST_CASE("ranks planned together: never worse than equal shares, above the boun
                                          {&one, peak_unmanaged_bytes(one)}};
     Options options;
     options.keep_order = seed % 4 != 0;
-    const auto result = plan_ranks(tasks, sharing(4 * kGb), {options, Starts::kAnyTime, {}});
+    const auto result = plan_ranks(tasks, sharing(4 * kGb), {options, {}});
     if (!result) FAIL(result.error().message());
     const auto* plan = std::get_if<RanksPlan>(&*result);
     if (plan == nullptr) return;
@@ -116,7 +116,7 @@ TEST_CASE("ranks planned together: never worse than equal shares, above the boun
     REQUIRE(plan->together.step_ns >= plan->bound_ns);
     for (const RankPlan& rank : plan->ranks) REQUIRE(!schedule::validate(rank.schedule));
     if (++compared > 1) return;
-    const RanksPlan again = planned(tasks, sharing(4 * kGb), Starts::kAnyTime, options);
+    const RanksPlan again = planned(tasks, sharing(4 * kGb), options);
     REQUIRE(again.together.ranks == plan->together.ranks);
     for (std::size_t k = 0; k < tasks.size(); ++k) {
       REQUIRE(again.ranks[k].start_ns == plan->ranks[k].start_ns);
@@ -127,17 +127,54 @@ TEST_CASE("ranks planned together: never worse than equal shares, above the boun
 }
 
 TEST_CASE("ranks planned together: those that meet in each step begin together") {
-  const Graph graph = training_step(24);
-  const std::vector<RankTask> tasks(4, {&graph, peak_unmanaged_bytes(graph) * 3 / 10});
-  const auto starts = [&](Starts which) {
+  const Graph alone = training_step(24);
+  Graph reduced = alone;
+  reduced.ops.back().group = "data";
+  reduced.ops.back().fixed = true;
+  const std::uint64_t budget = peak_unmanaged_bytes(alone) * 3 / 10;
+  const auto starts = [&](const std::vector<const Graph*>& graphs) {
+    std::vector<RankTask> tasks;
+    for (const Graph* graph : graphs) tasks.push_back({graph, budget});
+    group_by_collectives(tasks);
     std::vector<std::uint64_t> out;
-    for (const RankPlan& rank : planned(tasks, sharing(8 * kGb), which).ranks) {
+    for (const RankPlan& rank : planned(tasks, sharing(8 * kGb)).ranks) {
       out.push_back(rank.start_ns);
     }
     return out;
   };
-  CHECK(starts(Starts::kTogether) == std::vector<std::uint64_t>(4, 0));
-  CHECK(starts(Starts::kAnyTime) != std::vector<std::uint64_t>(4, 0));
+  CHECK(starts({&reduced, &reduced, &reduced, &reduced}) == std::vector<std::uint64_t>(4, 0));
+  CHECK(starts({&alone, &alone, &alone, &alone}) != std::vector<std::uint64_t>(4, 0));
+  const auto some = starts({&reduced, &alone, &alone, &reduced});
+  CHECK(some[0] == some[3]);
+}
+
+TEST_CASE("ranks planned together: groups of collectives that have a rank in common are one") {
+  Graph data;
+  Graph tensor;
+  Graph both;
+  const auto add = [](Graph& graph, const char* group) {
+    Op op;
+    op.group = group;
+    op.fixed = true;
+    graph.ops.push_back(op);
+  };
+  add(data, "data");
+  add(tensor, "tensor");
+  add(both, "tensor");
+  add(both, "data");
+  const Graph none;
+  std::vector<RankTask> tasks = {{&data, 0}, {&none, 0}, {&tensor, 0}, {&tensor, 0}};
+  group_by_collectives(tasks);
+  CHECK(tasks[0].group == std::optional<std::size_t>(0));
+  CHECK_FALSE(tasks[1].group);
+  CHECK(tasks[2].group == tasks[3].group);
+  CHECK(tasks[2].group != tasks[0].group);
+  tasks = {{&data, 0}, {&none, 0}, {&tensor, 0}, {&both, 0}};
+  group_by_collectives(tasks);
+  CHECK(tasks[0].group.has_value());
+  CHECK(tasks[0].group == tasks[2].group);
+  CHECK(tasks[2].group == tasks[3].group);
+  CHECK_FALSE(tasks[1].group);
 }
 
 TEST_CASE("ranks planned together: paths of another number of ranks are refused") {

@@ -103,6 +103,7 @@ TEST_CASE("chakra: communication never moves and its result has its reader's siz
   const Op* const collective = find_op(made->graph, "mb0.a@0_X1COMM");
   REQUIRE(collective != nullptr);
   CHECK(collective->fixed);
+  CHECK(collective->group == "ranks");
   // comm_type 0 is an all-reduce: in place.
   CHECK(collective->reads == collective->writes);
 }

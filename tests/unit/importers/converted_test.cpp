@@ -130,6 +130,7 @@ TEST_CASE("chakra: a converted step's collective is fixed and works on the gradi
   const Op* const collective = find_op(graph, "record_param_comms");
   REQUIRE(collective != nullptr);
   CHECK(collective->fixed);
+  CHECK(collective->group == "ranks");
   CHECK(collective->reads == collective->writes);
   CHECK(names(graph, collective->writes) == std::vector<std::string>{"aten::mm#8"});
   CHECK(find_storage(graph, "aten::mm#8")->kind == StorageKind::kGradient);

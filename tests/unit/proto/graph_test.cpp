@@ -61,6 +61,9 @@ void check_names(const std::string& error, std::initializer_list<std::string> pa
 TEST_CASE("graph: every encoding gives back the same graph") {
   Graph graph = small_graph();
   graph.storages[0].copies = 2;
+  graph.ops[0].group = "data";
+  graph.ops[0].fixed = true;
+  CHECK(fingerprint(graph) != fingerprint(small_graph()));
   for (const auto encoding : {GraphEncoding::kJson, GraphEncoding::kText, GraphEncoding::kBinary}) {
     const auto read = parse_graph(serialize_graph(graph, encoding), encoding, "g");
     REQUIRE(read.ok());
@@ -131,6 +134,16 @@ TEST_CASE("graph: an OUTPUT is persistent, whether the file says so or not") {
   CHECK(brief.storages[0].persistent);
   CHECK(fingerprint(brief) ==
         fingerprint(read(R"({"id":4,"bytes":"8","kind":"OUTPUT","persistent":true})")));
+}
+
+TEST_CASE("graph: a collective is fixed, whether the file says so or not") {
+  const auto read =
+      parse_graph(json(kStorages, R"({"id":1,"writes":[2],"group":"data"},)" + kTmpOp),
+                  GraphEncoding::kJson, "g");
+  REQUIRE(read.ok());
+  CHECK(read->ops[0].group == "data");
+  CHECK(read->ops[0].fixed);
+  CHECK_FALSE(read->ops[1].fixed);
 }
 
 TEST_CASE("graph: a WORKSPACE is in exactly one op's writes") {

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
+#include <string>
 #include <utility>
 
 #include "common/base/check.hpp"
@@ -208,9 +210,9 @@ void Planner::set_start(std::vector<Choice>& choices, std::size_t rank,
 /// Plans of equal parts, with begins evenly over a step.
 Result<void> Planner::seed(const std::vector<Choice>& choices) {
   seeds_.push_back(choices);
-  if (options_.starts == Starts::kTogether) return {};
   std::vector<Choice> later = choices;
   const std::vector<std::size_t> firsts = firsts_of_groups();
+  if (firsts.size() == 1) return {};
   for (std::size_t i = 0; i < firsts.size(); ++i) {
     const std::uint64_t period_ns = std::max(times_.step_ns, tasks_[firsts[i]].period_ns);
     set_start(later, firsts[i], period_ns / firsts.size() * i);
@@ -234,7 +236,7 @@ Result<void> Planner::turn(std::size_t rank) {
   }
   const std::vector<std::size_t> firsts = firsts_of_groups();
   const bool leads = std::find(firsts.begin(), firsts.end(), rank) != firsts.end();
-  if (options_.starts == Starts::kTogether || !leads) return {};
+  if (firsts.size() == 1 || !leads) return {};
   const std::uint64_t period_ns = std::max(times_.ranks[rank].step_ns, tasks_[rank].period_ns);
   for (std::uint64_t i = 0; i < kStarts; ++i) {
     std::vector<Choice> with = best_;
@@ -328,6 +330,24 @@ Result<std::variant<RanksPlan, RankInfeasible>> Planner::run() {
 }
 
 }  // namespace
+
+void group_by_collectives(std::vector<RankTask>& tasks) {
+  std::map<std::string, std::size_t> rank_of;  // a rank whose graph has the collective
+  for (std::size_t k = 0; k < tasks.size(); ++k) {
+    std::set<std::string> names;
+    for (const Op& op : tasks[k].graph->ops) {
+      if (!op.group.empty()) names.insert(op.group);
+    }
+    for (const std::string& name : names) {
+      const std::size_t first = rank_of.try_emplace(name, k).first->second;
+      const std::size_t into = tasks[first].group.value_or(first);
+      const std::size_t from = tasks[k].group.value_or(k);
+      for (std::size_t i = 0; i < tasks.size(); ++i) {
+        if (i == first || i == k || tasks[i].group == from) tasks[i].group = into;
+      }
+    }
+  }
+}
 
 Result<std::variant<RanksPlan, RankInfeasible>> plan_ranks(const std::vector<RankTask>& tasks,
                                                            const Hardware& hardware,

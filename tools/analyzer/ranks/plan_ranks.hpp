@@ -24,6 +24,10 @@ struct RankTask {
   std::optional<std::size_t> group = {};  ///< ranks of one group begin together
 };
 
+/// Puts ranks into one group whose graphs have collectives of the same group: they meet in each
+/// step, so none of them can begin later than the others. Ranks have no groups yet, or all one.
+void group_by_collectives(std::vector<RankTask>& tasks);
+
 /// The times of all ranks together, by simulate_ranks().
 struct RanksTimes {
   std::uint64_t step_ns = 0;   ///< the slowest rank's step
@@ -56,12 +60,8 @@ struct RankInfeasible {
   Infeasible why;
 };
 
-/// Whether ranks may begin at different times. Those that meet in each step begin together.
-enum class Starts : std::uint8_t { kAnyTime, kTogether };
-
 struct RanksOptions {
-  Options plan;  ///< its budget is ignored
-  Starts starts = Starts::kAnyTime;
+  Options plan;                                      ///< its budget is ignored
   std::function<void(const std::string&)> progress;  ///< may be empty
 };
 

@@ -354,6 +354,7 @@ class NamedTensors {
     op.communication = true;
     op.bytes = op.network_bytes = static_cast<double>(node.communicated_bytes);
     if (node.type != ChakraType::kCollective) return;
+    op.group = node.group.empty() ? "ranks" : std::string(node.group);
     if (node.collective == kAllReduce) {
       op.writes = op.reads;
       results_[i] = op.reads;

@@ -158,6 +158,7 @@ class ChakraDecoder {
     if (name == "num_ops") node.flops = attribute->number;
     if (name == "comm_size") node.communicated_bytes = attribute->number;
     if (name == "comm_type") node.collective = attribute->number;
+    if (name == "pg_name") node.group = attribute->text;
     if (name == "op_schema") node.schema = attribute->text;
     if (name == "is_cpu_op") node.on_device = attribute->number == 0;
     if (name == "phase") node.phase = attribute->text;

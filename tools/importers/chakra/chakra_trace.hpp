@@ -74,6 +74,7 @@ struct ChakraNode {
   std::uint64_t flops = 0;
   std::uint64_t communicated_bytes = 0;
   std::uint64_t collective = 0;  ///< comm_type; 0 is all-reduce
+  std::string_view group;        ///< pg_name; may be empty
   // Attributes of our own export.
   std::string_view phase;
   bool fixed = false;

@@ -1,7 +1,9 @@
 #include "tools/importers/pytorch/trace_replay.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
+#include <string_view>
 #include <utility>
 
 #include "common/base/check.hpp"
@@ -66,6 +68,15 @@ double bytes_of(const TensorRef& tensor) {
 bool is_communication(const TraceNode& node) {
   return node.collective || node.name.starts_with("c10d") || node.name.starts_with("nccl") ||
          node.name == "record_param_comms";
+}
+
+/// Sends and receives concern two processes.
+bool is_collective(const TraceNode& node) {
+  constexpr std::string_view kPairs[] = {"send", "recv", "Send", "Recv"};
+  return is_communication(node) &&
+         std::none_of(std::begin(kPairs), std::end(kPairs), [&](std::string_view word) {
+           return node.name.find(word) != std::string_view::npos;
+         });
 }
 
 bool is_operator(const TraceNode& node) {
@@ -412,6 +423,7 @@ class Replay {
     op.communication = is_communication(trace_.nodes[frame.node]);
     op.network_bytes = std::max(effects.read_bytes, effects.written_bytes);
     op.fixed = op.communication;
+    if (is_collective(trace_.nodes[frame.node])) op.group = "ranks";
     op.recomputable = !call.rules.random && !effects.in_place && !op.fixed &&
                       (setting.phase == Phase::kForward || setting.phase == Phase::kBackward);
     op.duration_ns = duration_of(frame, effects.share);

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from .._torch.collectives import communicates
+from .._torch.collectives import communicates, is_point_to_point
 from .._torch.compiled import refuse_compiled
 from .._torch.devices import device_of
 from .._torch.hooks import mode_of, replace
@@ -302,6 +302,7 @@ class Recorder:
             self._phase = "forward"  # the next part of the batch
         op = Op(str(function), self._phase)
         op.fixed = communicates(function)
+        op.group = "ranks" if op.fixed and not is_point_to_point(function) else ""
         for operand in operands:
             if operand.written and operand.storage not in op.writes:
                 op.writes.append(operand.storage)
@@ -386,7 +387,7 @@ class Recorder:
                 continue
             out.append({"id": len(out), "name": op.name, "durationNs": str(took_ns), "reads": reads,
                         "writes": writes, "phase": op.phase, "fixed": op.fixed or keep is not None,
-                        "recomputable": op.recomputable and keep is None})
+                        "recomputable": op.recomputable and keep is None, "group": op.group})
         outputs = {s.number for s in kept if keep is None and s.is_output()}
         return {
             "version": 1,

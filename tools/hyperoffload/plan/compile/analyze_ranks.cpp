@@ -2,6 +2,7 @@
 #include <chrono>
 #include <deque>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <system_error>
@@ -73,9 +74,9 @@ std::string to_json(const AnalyzeRanksAnswer& answer, const analyzer::RanksPlan&
         .field("start_ns", plan.ranks[k].start_ns)
         .field("step_ns", times.step_ns)
         .field("stall_ns", times.stall_ns)
-        .field("peak_bytes", times.peak_bytes)
-        .key("links")
-        .begin_array();
+        .field("peak_bytes", times.peak_bytes);
+    if (answer.tasks[k].group) json.field("group", *answer.tasks[k].group);
+    json.key("links").begin_array();
     for (std::size_t l = 0; l < times.links.size(); ++l) {
       json.begin_object()
           .field("name", answer.hardware.links[l].name)
@@ -94,6 +95,19 @@ std::string times_text(const analyzer::RanksTimes& times) {
          format_duration_ns(times.stall_ns);
 }
 
+/// The ranks of each group.
+std::string met(const std::vector<analyzer::RankTask>& tasks) {
+  std::map<std::size_t, std::string> groups;
+  for (std::size_t k = 0; k < tasks.size(); ++k) {
+    if (!tasks[k].group) continue;
+    std::string& ranks = groups[*tasks[k].group];
+    ranks += (ranks.empty() ? "" : ", ") + std::to_string(k);
+  }
+  std::string out;
+  for (const auto& [group, ranks] : groups) out += (out.empty() ? "" : "; ") + ranks;
+  return out;
+}
+
 std::string to_text(const AnalyzeRanksAnswer& answer, const analyzer::RanksPlan& plan,
                     Format format) {
   Facts facts(std::to_string(plan.ranks.size()) + " ranks, planned in " +
@@ -103,6 +117,9 @@ std::string to_text(const AnalyzeRanksAnswer& answer, const analyzer::RanksPlan&
       .add("together", times_text(plan.together))
       .add("lower bound", format_duration_ns(plan.bound_ns))
       .add("written", answer.args.out + ": rank-0.hos and so on");
+  if (const std::string ranks = met(answer.tasks); !ranks.empty()) {
+    facts.add("begin together", ranks);
+  }
   std::vector<Table::Column> columns = {
       {"RANK", Table::kRight},  {"GRAPH", Table::kLeft, Table::kWide},
       {"START", Table::kRight}, {"STEP", Table::kRight},
@@ -178,7 +195,9 @@ Result<std::vector<analyzer::RankTask>> tasks_of(const AnalyzeRanksArguments& ar
         args.device_memory ? args.device_memory->of(analyzer::peak_unmanaged_bytes(*graph))
                            : hardware.device_bytes;
     out.push_back({graph, budget});
+    if (args.same_start) out.back().group = 0;
   }
+  analyzer::group_by_collectives(out);
   return out;
 }
 
@@ -215,10 +234,9 @@ int run_analyze_ranks(Console& console, const AnalyzeRanksArguments& args) {
   const auto tasks = tasks_of(args, *graphs, *hardware);
   if (!tasks) return console.refuse(tasks.error());
 
-  const auto starts = args.same_start ? analyzer::Starts::kTogether : analyzer::Starts::kAnyTime;
   const auto began = std::chrono::steady_clock::now();
   const auto progress = [&console](const std::string& words) { console.progress(words); };
-  const auto planned = analyzer::plan_ranks(*tasks, *hardware, {{}, starts, progress});
+  const auto planned = analyzer::plan_ranks(*tasks, *hardware, {{}, progress});
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - began;
   if (!planned) return answer_failure(console, planned.error());
   if (const auto* infeasible = std::get_if<analyzer::RankInfeasible>(&*planned)) {
@@ -252,7 +270,8 @@ void add_analyze_ranks(Program& program) {
   add_count(command, "--ranks", args.ranks,
             "so many ranks run the one graph; default: as many as there are paths", {2, 4096});
   command.add_flag("--same-start", args.same_start,
-                   "all ranks begin their second step together, none waits for a start of its own");
+                   "all ranks begin their second step together, none waits for a start of its own; "
+                   "ranks whose graphs have collectives of the same group do so anyway");
   set_manual(
       command,
       {"Tiers and ports of the hardware file are each rank's own; links are shared, and paths say "
