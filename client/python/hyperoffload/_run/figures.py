@@ -1,8 +1,57 @@
-"""What a run did, as lines for people and as events for trace viewers."""
+"""What a run did: its steps, added up; as lines for people, and as events for trace viewers."""
+
+import statistics
 
 
-def lines_of(now, peak_line, departures, detours):
-    """stats(), the script's line at the peak, and the causes of departures and detours, as the lines of summary()."""
+def _median_ms(seconds):
+    return statistics.median(seconds) * 1e3 if seconds else None
+
+
+class Figures:
+    """What the steps of a run did so far. say(text) tells a person something."""
+
+    def __init__(self, say):
+        self._say = say
+        self.steps = 0  # that have ended
+        self.replans = 0  # plans that took the place of one that steps did not keep to
+        self.departures = {}  # cause -> steps
+        self.detours = {}  # line of the script -> times
+        self._step_s = []
+        self._stall_s = []  # planned steps alone
+
+    def ended(self, step_s, counts):
+        """A step has ended. counts: its time does."""
+        self.steps += 1
+        if counts:
+            self._step_s.append(step_s)
+
+    def planned(self, stall_s):
+        """It ran as a whole under the plan, and has waited so long."""
+        self._stall_s.append(stall_s)
+
+    def departed(self, cause):
+        """The step that runs has left its plan."""
+        if cause not in self.departures:
+            self._say(f"step {self.steps + 1} departs from the plan: {cause}")
+        self.departures[cause] = self.departures.get(cause, 0) + 1
+
+    def detoured(self, line, cause):
+        """The step that runs has done work that its plan does not have, and goes on under the plan."""
+        if line not in self.detours:
+            self._say(f"step {self.steps + 1} does work that its plan does not have, on demand, and goes on "
+                      f"under the plan: {cause}")
+        self.detours[line] = self.detours.get(line, 0) + 1
+
+    def stats(self):
+        """This part of Run.stats()."""
+        return {"steps": self.steps, "planned_steps": len(self._stall_s),
+                "departures": sum(self.departures.values()), "detours": sum(self.detours.values()),
+                "replans": self.replans, "step_ms_median": _median_ms(self._step_s),
+                "stall_ms_median": _median_ms(self._stall_s)}
+
+
+def lines_of(now, peak_line, figures):
+    """stats(), the script's line at the peak, and the figures, as the lines of summary()."""
     lines = [f"{now['planned_steps']} of {now['steps']} steps ran under the plan",
              f"peak {now['peak_allocated_bytes'] / 2**20:.1f} MiB of "
              f"{now['peak_plain_bytes'] / 2**20:.1f} MiB that the step holds plainly "
@@ -25,9 +74,9 @@ def lines_of(now, peak_line, departures, detours):
                      f"values have lost one of two copies, {now['values_repaired']} got another")
     if now["plans"] > 1:
         lines.append(f"{now['plans']} shapes of step have a plan each")
-    return [*lines, *(f"left the plan {count} times: {cause}" for cause, count in departures.items()),
+    return [*lines, *(f"left the plan {count} times: {cause}" for cause, count in figures.departures.items()),
             *(f"did other work {count} times, and went on under the plan: at {line}"
-              for line, count in detours.items())]
+              for line, count in figures.detours.items())]
 
 
 def events_of(timeline, ops):

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import pathlib
-import statistics
 import sys
 import time
 from collections.abc import Iterator
@@ -29,7 +28,7 @@ from .._torch.interrupts import Guard
 from .._torch.script import said_call
 from .._torch.step import bytes_of, local_of, tensors_of
 from .drift import Drift
-from .figures import events_of, lines_of
+from .figures import Figures, events_of, lines_of
 from .plans import PLANS_MAX, RECORD, Plans, signature_of
 from .replay import Replay, State, steps_calls
 
@@ -86,16 +85,10 @@ class Run:
         self._page = None if plan is None else plan.page  # the analyzer's
         self._plain_bytes = 0 if plan is None else plan.graph.plain_bytes
         self._fixed_bytes = 0  # most bytes at a time of what cannot leave
-        self._steps = 0
-        self._planned = 0
-        self._departures = {}  # cause -> steps
-        self._detours = {}  # line of the script -> times
+        self._figures = Figures(_say)
         self._steady = None  # the replay under which the last step ran as a whole
-        self._replans = 0
         self._told_drift = False
         self._ended_at = None
-        self._step_s = []
-        self._stall_s = []
 
     def __enter__(self) -> "Run":
         """Connects to the pool, and moves what is beyond the budget there. Raises Error where that fails."""
@@ -155,7 +148,7 @@ class Run:
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> bool | None:
         """Brings all values to the device, and disconnects."""
-        if kind is None and self._steps == 0:
+        if kind is None and self._figures.steps == 0:
             _say("no step ended: optimizer.step() of the optimizer that fit() was given was not called")
         with self._guard:
             return self._stack.__exit__(kind, error, trace)
@@ -192,7 +185,7 @@ class Run:
         def name_of(storage):
             return names.get(storage._cdata) or (self._replay and self._replay.name_of(storage))
 
-        error.args = (f"{error}\n  in step {self._steps + 1} at {said_call(function, args, kwargs, name_of)}",)
+        error.args = (f"{error}\n  in step {self._figures.steps + 1} at {said_call(function, args, kwargs, name_of)}",)
 
     # The end of each step.
 
@@ -203,32 +196,36 @@ class Run:
         return result
 
     def _step_ended(self):
-        if self._is_recording:
-            self._recorded()
-        elif self._replay is not None:
-            replay = self._replay
+        replay, recorded, whole = self._replay, self._is_recording, False
+        if recorded:
+            self._end_recording()
+        elif replay is not None:
             whole = bool(self._plans.replays) and replay.step_ended()  # without plans, an ended one's
+        self._count(replay if whole else None)
+        if recorded:
+            self._recorded()
+        elif replay is not None:
             if self._plans.ended(replay if whole else None, self._demand.fixed.swept_bytes):
                 self._record()
             elif whole:
-                self._planned_step()
+                self._judge(replay)
             if not whole:
                 self._steady = None
-        self._steps += 1
-        if self._plan_given is not None and self._replay is None:
+        elif self._plan_given is not None:
             self._apply()
-        now = time.perf_counter()
-        if self._steps > self._recorded_count:
-            self._step_s.append(now - self._ended_at)
-        self._ended_at = now
+        self._ended_at = time.perf_counter()
 
-    def _planned_step(self):
-        """A step has run as a whole under the plan."""
-        replay = self._replay
+    def _count(self, replay):
+        """A step has ended. replay: under which it ran as a whole, or None."""
+        figures = self._figures
+        figures.ended(time.perf_counter() - self._ended_at, figures.steps >= self._recorded_count)
+        if replay is not None:
+            figures.planned(replay.counters().last_step_stall_ns / 1e9)
+
+    def _judge(self, replay):
+        """Compares a whole step with its plan."""
         counters = replay.counters()
         step_s, stall_s = counters.last_step_ns / 1e9, counters.last_step_stall_ns / 1e9
-        self._planned += 1
-        self._stall_s.append(stall_s)
         # A first step under a plan brings what later ones find on the device. An accelerator's times are
         # those at which work was queued.
         if self._steady is replay and not self._device.is_accelerator and replay.drift.is_late(step_s, stall_s):
@@ -243,7 +240,7 @@ class Run:
         self._told_drift = True
         advice = ("planning again" if again else "a plan of now may be faster: analyze again"
                   if self._plan_given is not None else 'a plan of now may be faster: replan="auto"')
-        _say(f"step {self._steps + 1} {self._replay.drift.told(step_s, stall_s)}; {advice}")
+        _say(f"step {self._figures.steps} {self._replay.drift.told(step_s, stall_s)}; {advice}")
         if again:
             self._plan_anew()
 
@@ -261,7 +258,7 @@ class Run:
         self._page = plan.page
         self._plans.replace(earlier, replay)
         self._use(replay)
-        self._replans += 1
+        self._figures.replans += 1
 
     def _record(self, begins_alike=False):
         """Records a step from here on. begins_alike: with the first call of one that has a plan."""
@@ -273,14 +270,17 @@ class Run:
         self._is_recording = True
         self._mode.call = self._recorder.call
 
-    def _recorded(self):
+    def _end_recording(self):
         """The step that was recorded has ended."""
         self._fixed_bytes = self._demand.fixed.peak
         self._is_recording, self._demand.adopts = False, True
         self._recorder.end(True)
-        if self._steps + 1 < self._recorded_count:
+
+    def _recorded(self):
+        """Records the next step, or plans."""
+        if self._figures.steps < self._recorded_count:
             self._limit()
-            if self._steps == 0:
+            if self._figures.steps == 1:
                 self._meter.restart_plain()  # the first step has no states before its end
             self._record()
         elif self._replay is None:
@@ -312,13 +312,13 @@ class Run:
         try:
             replay = self._plan(graph)
         except (MemoryError, RuntimeError) as error:
-            _say(f"steps as step {self._steps + 1} run on demand: {error}")
+            _say(f"steps as step {self._figures.steps} run on demand: {error}")
             self._plans.refuse(signature, self._demand.fixed.swept_bytes())
             return
         self._plans.add(replay)
         self._use(replay)
         if len(self._plans.replays) > 1:
-            _say(f"step {self._steps + 1} has a shape that comes back: a plan of its own, "
+            _say(f"step {self._figures.steps} has a shape that comes back: a plan of its own, "
                  f"{len(self._plans.replays)} of at most {PLANS_MAX}")
 
     def _choose(self, function, tensors):
@@ -347,7 +347,7 @@ class Run:
         needs = library.schedule_info(plan.schedule)
         make = Drift if earlier is None else earlier.planned_again
         return Replay(self._demand, plan, present, self._plans,
-                      (self._note_departure, self._note_detour, self._choose), make(needs.step_ns, needs.stall_ns))
+                      (self._note_departure, self._figures.detoured, self._choose), make(needs.step_ns, needs.stall_ns))
 
     def _apply(self):
         """Begins to run under the plan that was given, if what it moves exists by now. Else the first
@@ -360,7 +360,7 @@ class Run:
             size = None if storage is None else self._meter.plain_bytes_of(storage)
             if size == each.bytes:
                 continue
-            if size is None and self._steps == 0:
+            if size is None and self._figures.steps == 0:
                 return
             has = "does not exist" if size is None else f"has {size} bytes"
             raise ValueError(f"the plan moves {each.name} of {each.bytes} bytes, which {has}: apply it "
@@ -370,18 +370,9 @@ class Run:
 
     def _note_departure(self, cause):
         """For replays: a step has left its plan."""
-        if cause not in self._departures:
-            _say(f"step {self._steps + 1} departs from the plan: {cause}")
-        self._departures[cause] = self._departures.get(cause, 0) + 1
-        if self._replan == "once" and sum(self._departures.values()) == _HINT_AT:
+        self._figures.departed(cause)
+        if self._replan == "once" and sum(self._figures.departures.values()) == _HINT_AT:
             _say('steps that come back in a few shapes get a plan each with replan="auto"')
-
-    def _note_detour(self, line, cause):
-        """For replays: a step has done work that its plan does not have, and goes on under the plan."""
-        if line not in self._detours:
-            _say(f"step {self._steps + 1} does work that its plan does not have, on demand, and goes on "
-                 f"under the plan: {cause}")
-        self._detours[line] = self._detours.get(line, 0) + 1
 
     # For the script.
 
@@ -459,25 +450,20 @@ class Run:
         have a place on two nodes, values_halved: those that have lost one of the two with its node,
         values_repaired: how often one got another in place of a lost one.
         """
-        median = lambda seconds: statistics.median(seconds) * 1e3 if seconds else None  # noqa: E731
         held = self._held or (self._copies_held() if self._demand is not None else
                               dict.fromkeys(("nodes", "nodes_lost", "doubled", "halved", "repaired"), 0))
-        return {"steps": self._steps, "planned_steps": self._planned,
-                "departures": sum(self._departures.values()), "detours": sum(self._detours.values()),
-                "plans": len(self._plans.replays), "replans": self._replans,
+        return {**self._figures.stats(), "plans": len(self._plans.replays),
                 "peak_allocated_bytes": self._meter.peak,
                 "peak_plain_bytes": self._plain_bytes,
                 "peak_reserved_bytes": self._device.peak_reserved_bytes(),
-                "budget_bytes": self._limit(), "step_ms_median": median(self._step_s),
-                "stall_ms_median": median(self._stall_s), "copies": self._copies,
+                "budget_bytes": self._limit(), "copies": self._copies,
                 "nodes": held["nodes"], "nodes_lost": held["nodes_lost"],
                 "values_doubled": held["doubled"], "values_halved": held["halved"],
                 "values_repaired": held["repaired"]}
 
     def summary(self) -> str:
         """stats() as a few lines for people, with the causes for which steps left the plan."""
-        now = self.stats()
-        return "\n".join(lines_of(now, self._meter.peak_line, self._departures, self._detours))
+        return "\n".join(lines_of(self.stats(), self._meter.peak_line, self._figures))
 
     def report(self, path: str | os.PathLike) -> None:
         """Writes the analyzer's HTML page about the plan: what is on the device when. Raises RuntimeError
