@@ -38,6 +38,7 @@ See what happens:
 
     run.summary()           # peak, median step, time that it waited, steps that left the plan and why
     run.stats()             # the same as a dict
+    fit(..., log=print)     # a line for each step, when it has ended
     run.report("r.html")    # the plan: what is on the device when
     run.trace("t.json")     # the last step, for chrome://tracing and Perfetto
 

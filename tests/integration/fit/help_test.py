@@ -123,6 +123,7 @@ class Help(support.WithDaemon):
                 ({"replan": True}, ValueError, 'replan is True; write "once", "auto" or "never"'),
                 ({"copies": 3}, ValueError, "copies is 3"),
                 ({"wait": "3"}, ValueError, "wait is '3'; write seconds"),
+                ({"log": True}, TypeError, "log is True; give a function that takes a line of text, as print"),
                 ({"wait": True}, ValueError, "wait is True"),
                 ({"hardware": "/nowhere.json"}, FileNotFoundError, "hardware is '/nowhere.json'")):
             with self.subTest(wrong), self.assertRaisesRegex(kind, words):

@@ -68,8 +68,10 @@ class LongForm(support.WithDaemon):
         plain, ours = Script().train(3 + 5), Script()
         plan = self.plan(ours)
         self.assertEqual(len(ours.losses), 3)
-        with plan.applied(ours.model, ours.optimizer) as run:
+        lines = []
+        with plan.applied(ours.model, ours.optimizer, log=lines.append) as run:
             ours.train(5)
+        self.assertEqual([line.split(",")[0] for line in lines], [f"step {number}: replay" for number in range(1, 6)])
         self.assert_same(plain, ours)
         stats = run.stats()
         self.assertEqual((stats["steps"], stats["planned_steps"], stats["departures"]), (5, 5, 0),

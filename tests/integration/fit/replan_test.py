@@ -109,6 +109,26 @@ class Replan(support.WithDaemon):
         self.assertEqual((stats["plans"], stats["departures"]), (1, 4), self.summary)
         self.assertEqual(said.count('replan="auto"'), 1, said)
 
+    def test_each_step_is_a_line_on_demand(self):
+        script, lines = Script(lambda step: 24 if step == 4 else 64), []
+        with contextlib.redirect_stderr(io.StringIO()), hyperoffload.fit(
+                script.model, script.optimizer, device_memory="60%", pool=self.pool, log=lines.append) as run:
+            script.train(6)
+        ms, peak = r"[0-9]+\.[0-9] ms", r"peak [0-9]+\.[0-9] MiB"
+        replay = f"replay, {ms}, waited {ms}, {peak}"
+        for number, (line, form) in enumerate(zip(lines, [
+                f"record, {ms}, {peak}", f"record, {ms}, {peak}; planned in [0-9]+ ms", replay, replay,
+                f"departed, {ms}, {peak}; left the plan: aten.*replan_test.py:[0-9]+\\)", replay], strict=True)):
+            self.assertRegex(line, f"^step {number + 1}: {form}$")
+        self.assertIn(f"peak {run.stats()['peak_allocated_bytes'] / 2**20:.1f} MiB", lines[-1])
+
+    def test_each_step_without_a_plan_is_a_line_too(self):
+        script, lines = Script(), []
+        with hyperoffload.fit(script.model, script.optimizer, device_memory="4MiB", pool=self.pool, replan="never",
+                              log=lines.append):
+            script.train(2)
+        self.assertEqual([line.split(",")[0] for line in lines], ["step 1: on demand", "step 2: on demand"])
+
     def test_work_now_and_then_keeps_the_plan(self):
         def log(script, step, loss, _):
             if step % 3 == 0:

@@ -41,6 +41,12 @@ def check_hardware(hardware):
                                 "measure the link to the pool")
 
 
+def check_log(log):
+    """A function, or None."""
+    if log is not None and not callable(log):
+        raise TypeError(f"log is {log!r}; give a function that takes a line of text, as print")
+
+
 def seconds_of(wait):
     """Seconds that a job waits for memory; None: it does not."""
     if wait is None:

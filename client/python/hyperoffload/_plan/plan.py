@@ -3,13 +3,14 @@
 import base64
 import json
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from .._pool import library
 from .analyze import schedule_of
-from .arguments import budget_of, check_hardware, check_pool, check_training, copies_of
+from .arguments import budget_of, check_hardware, check_log, check_pool, check_training, copies_of
 from .graph import Call, Graph, Managed, Part
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class Plan:
         self._pool = pool
 
     def applied(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, *,
-                pool: str | None = None) -> "Run":
+                pool: str | None = None, log: Callable[[str], Any] | None = None) -> "Run":
         """Runs the training steps of a `with` block under the plan; returns a Run as fit() does.
 
             with plan.applied(model, optimizer) as run:
@@ -44,18 +45,19 @@ class Plan:
         model, optimizer: those that were recorded, or others with the same names and sizes, as in a
         later run of the script. Until the optimizer has its states, after its first step, steps run on
         demand, within the budget. pool: control addresses of the daemons; None: those of analyze().
+        log: as of fit().
         Raises TypeError and ValueError for bad arguments, and where the plan moves something that model
         and optimizer do not have; Error where the pool fails.
         """
         from .._run.run import Run  # it needs this module
 
         check_training(model, optimizer)
-
+        check_log(log)
         pool = pool or self._pool
         if pool is None:
             raise ValueError("no pool is named: applied(model, optimizer, pool=ADDRESS)")
         check_pool(pool)
-        return Run(model, optimizer, lambda _: self.budget_bytes, pool, "once", None, self.copies, self)
+        return Run(model, optimizer, lambda _: self.budget_bytes, pool, "once", None, self.copies, self, log=log)
 
     def save(self, path: str | os.PathLike) -> None:
         """Writes the plan to a file, for load() in a later run of the same script."""

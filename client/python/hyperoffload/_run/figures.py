@@ -12,6 +12,7 @@ class Figures:
 
     def __init__(self, say):
         self._say = say
+        self._cause = None  # for which the step that runs has left its plan
         self.steps = 0  # that have ended
         self.replans = 0  # plans that took the place of one that steps did not keep to
         self.departures = {}  # cause -> steps
@@ -19,18 +20,21 @@ class Figures:
         self._step_s = []
         self._stall_s = []  # planned steps alone
 
-    def ended(self, step_s, counts):
-        """A step has ended. counts: its time does."""
+    def ended(self, step_s, stall_s, is_recorded, counts):
+        """A step has ended. stall_s: None, or what it has waited, if it ran as a whole under the plan. counts: its time
+        does. Returns (what it was, why it has left its plan or None)."""
         self.steps += 1
+        cause, self._cause = self._cause, None
         if counts:
             self._step_s.append(step_s)
-
-    def planned(self, stall_s):
-        """It ran as a whole under the plan, and has waited so long."""
-        self._stall_s.append(stall_s)
+        if stall_s is not None:
+            self._stall_s.append(stall_s)
+            return "replay", None
+        return "record" if is_recorded else "departed" if cause else "on demand", cause
 
     def departed(self, cause):
         """The step that runs has left its plan."""
+        self._cause = cause
         if cause not in self.departures:
             self._say(f"step {self.steps + 1} departs from the plan: {cause}")
         self.departures[cause] = self.departures.get(cause, 0) + 1
@@ -48,6 +52,13 @@ class Figures:
                 "departures": sum(self.departures.values()), "detours": sum(self.detours.values()),
                 "replans": self.replans, "step_ms_median": _median_ms(self._step_s),
                 "stall_ms_median": _median_ms(self._stall_s)}
+
+
+def line_of(step, what, step_s, stall_s, peak_bytes, cause):
+    """A step as a line. what, cause: as Figures.ended() returns them."""
+    waited = "" if stall_s is None else f", waited {stall_s * 1e3:.1f} ms"
+    return (f"step {step}: {what}, {step_s * 1e3:.1f} ms{waited}, peak {peak_bytes / 2**20:.1f} MiB"
+            + (f"; left the plan: {cause}" if cause else ""))
 
 
 def lines_of(now, peak_line, figures):

@@ -1,17 +1,20 @@
 """`fit`: an unmodified training script under a memory budget."""
 
 import os
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
 import torch
 
-from .._plan.arguments import budget_of, check_hardware, check_pool, check_training, copies_of, link_of, seconds_of
+from .._plan.arguments import (budget_of, check_hardware, check_log, check_pool, check_training, copies_of, link_of,
+                               seconds_of)
 from .run import Run
 
 
 def fit(model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, device_memory: str | int, pool: str,
         replan: Literal["once", "auto", "never"] = "once", hardware: str | os.PathLike | None = None,
-        copies: int | None = None, wait: float | None = None, link: int | None = None) -> Run:
+        copies: int | None = None, wait: float | None = None, link: int | None = None,
+        log: Callable[[str], Any] | None = None) -> Run:
     """Runs the training steps of a `with` block within a device memory budget.
 
         with hyperoffload.fit(model, optimizer, device_memory="60%",
@@ -47,6 +50,13 @@ def fit(model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, device_memo
         some, before it ends with Error "exhausted"; None: it does not wait.
     link: bytes per second, each way, that the job takes of its links, as `hyperoffload analyze-programs`
         names them; None: no limit. The plan is made for it.
+    log: a function that takes a line of text for each step, when it has ended, as log=print:
+
+            step 3: replay, 14.1 ms, waited 1.9 ms, peak 5.0 MiB
+            step 4: departed, 21.7 ms, peak 5.0 MiB; left the plan: CAUSE (train.py:12)
+
+        A step is one of record, replay, departed (what CAUSE names is not in the plan) and "on demand"
+        (without a plan). The peak is that of tensors since the run began.
 
     run.notice says when the job should leave a node (an administrator drains it, or its daemon ends):
 
@@ -61,7 +71,8 @@ def fit(model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, device_memo
     check_training(model, optimizer)
     check_pool(pool)
     check_hardware(hardware)
+    check_log(log)
     if replan not in ("once", "auto", "never"):
         raise ValueError(f'replan is {replan!r}; write "once", "auto" or "never"')
     return Run(model, optimizer, budget_of(device_memory), pool, replan, hardware, copies_of(copies),
-               pool_options={"wait_s": seconds_of(wait), "link": link_of(link)})
+               pool_options={"wait_s": seconds_of(wait), "link": link_of(link)}, log=log)

@@ -6,7 +6,7 @@ import os
 import pathlib
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -28,7 +28,7 @@ from .._torch.interrupts import Guard
 from .._torch.script import said_call
 from .._torch.step import bytes_of, local_of, tensors_of
 from .drift import Drift
-from .figures import Figures, events_of, lines_of
+from .figures import Figures, events_of, line_of, lines_of
 from .plans import PLANS_MAX, RECORD, Plans, signature_of
 from .replay import Replay, State, steps_calls
 
@@ -59,7 +59,7 @@ class Run:
 
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, budget: Any, pool: str,
                  replan: str, hardware: Any, copies: int, plan: Plan | None = None,
-                 pool_options: dict[str, Any] | None = None) -> None:
+                 pool_options: dict[str, Any] | None = None, log: Callable[[str], Any] | None = None) -> None:
         self._model = model
         self._optimizer = optimizer
         self._budget = budget
@@ -86,6 +86,7 @@ class Run:
         self._plain_bytes = 0 if plan is None else plan.graph.plain_bytes
         self._fixed_bytes = 0  # most bytes at a time of what cannot leave
         self._figures = Figures(_say)
+        self._log = log
         self._steady = None  # the replay under which the last step ran as a whole
         self._told_drift = False
         self._ended_at = None
@@ -201,7 +202,7 @@ class Run:
             self._end_recording()
         elif replay is not None:
             whole = bool(self._plans.replays) and replay.step_ended()  # without plans, an ended one's
-        self._count(replay if whole else None)
+        line, page, begun = self._count(recorded, replay if whole else None), self._page, time.perf_counter()
         if recorded:
             self._recorded()
         elif replay is not None:
@@ -213,14 +214,17 @@ class Run:
                 self._steady = None
         elif self._plan_given is not None:
             self._apply()
+        if self._log is not None:
+            took_ms = (time.perf_counter() - begun) * 1e3
+            self._log(line if self._page is page else f"{line}; planned in {took_ms:.0f} ms")
         self._ended_at = time.perf_counter()
 
-    def _count(self, replay):
-        """A step has ended. replay: under which it ran as a whole, or None."""
-        figures = self._figures
-        figures.ended(time.perf_counter() - self._ended_at, figures.steps >= self._recorded_count)
-        if replay is not None:
-            figures.planned(replay.counters().last_step_stall_ns / 1e9)
+    def _count(self, recorded, replay):
+        """A step has ended. recorded: it was. replay: under which it ran as a whole, or None. Returns its line."""
+        figures, step_s = self._figures, time.perf_counter() - self._ended_at
+        stall_s = None if replay is None else replay.counters().last_step_stall_ns / 1e9
+        what, cause = figures.ended(step_s, stall_s, recorded, figures.steps >= self._recorded_count)
+        return line_of(figures.steps, what, step_s, stall_s, self._meter.peak, cause)
 
     def _judge(self, replay):
         """Compares a whole step with its plan."""
