@@ -26,6 +26,7 @@ It prints
     18 of 20 steps ran under the plan
     peak 5.0 MiB of 8.3 MiB that the step holds plainly (budget 5.0 MiB)
     median step 14.1 ms, of it waited for transfers 1.9 ms
+    overhead 24%: the step's operators took 11.4 ms when it was recorded
 
 The losses are those of the plain run, bit for bit. Tensors that the next operators do not need are
 in the pool: their storages have 0 bytes until they come back. So all of PyTorch works on them, but
@@ -36,7 +37,7 @@ code that uses a pointer from data_ptr(), or writes to memory that it shares wit
 
 See what happens:
 
-    run.summary()           # peak, median step, time that it waited, steps that left the plan and why
+    run.summary()           # peaks, median step, its overhead and stall, steps that left the plan and why
     run.stats()             # the same as a dict
     fit(..., log=print)     # a line for each step, when it has ended
     run.report("r.html")    # the plan: what is on the device when

@@ -170,6 +170,10 @@ class Fit(support.WithDaemon):
                 self.assertLessEqual(stats["peak_allocated_bytes"], 1.02 * stats["budget_bytes"])
                 self.assertGreater(stats["step_ms_median"], 0)
                 self.assertIn("4 of 6 steps ran under the plan", ours.run.summary())
+                self.assertGreater(stats["ops_ms_median"], 0)
+                self.assertAlmostEqual(stats["step_ms_median"], (1 + stats["overhead"]) * stats["ops_ms_median"])
+                self.assertRegex(ours.run.summary(), r"median step [0-9.]+ ms, of it waited for transfers [0-9.]+ ms\n"
+                                                     r"overhead -?[0-9]+%: the step's operators took [0-9.]+ ms when it")
                 ours.run.report(self.folder / "report.html")
                 self.assertIn("<html", (self.folder / "report.html").read_text())
                 ours.run.trace(self.folder / "trace.json")
@@ -177,6 +181,14 @@ class Fit(support.WithDaemon):
                 names = [event["name"] for event in events if event["tid"] == 0]
                 self.assertEqual(names.count("aten.gelu.default"), 4)
                 self.assertTrue(any(event["tid"] == 1 and event["args"]["bytes"] > 0 for event in events))
+
+    def test_what_the_allocator_reserved_is_said_where_it_does(self):
+        ours = Script().fit(self.pool, 3)
+        self.assertIsNone(ours.run.stats()["peak_reserved_bytes"])
+        self.assertNotIn("reserved", ours.run.summary())
+        ours.run._device.peak_reserved_bytes = lambda: 7 << 20
+        self.assertEqual(ours.run.stats()["peak_reserved_bytes"], 7 << 20)
+        self.assertRegex(ours.run.summary(), r"peak [0-9.]+ MiB of .*\); PyTorch's allocator reserved 7.0 MiB\n")
 
     def test_the_budget_holds_from_the_first_step_on(self):
         def zero_first(script, _):

@@ -78,6 +78,7 @@ class LongForm(support.WithDaemon):
                          run.summary())
         self.assertLessEqual(stats["peak_allocated_bytes"], 1.02 * plan.budget_bytes)
         self.assertEqual(stats["budget_bytes"], plan.budget_bytes)
+        self.assertAlmostEqual(stats["ops_ms_median"], plan.graph.ops_ns / 1e6)
         run.report(self.folder / "page.html")
         self.assertEqual((self.folder / "page.html").read_text(), plan.page)
         run.trace(self.folder / "trace.json")

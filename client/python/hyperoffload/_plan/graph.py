@@ -173,7 +173,7 @@ class Graph:
     """A step of a training loop, as record() returns it.
 
     fixed_bytes: the most bytes at a time of tensors that cannot leave. plain_bytes: the most of all
-    tensors at a time, if none leaves. whole: the step in the JSON mapping of graph.proto. movable: the
+    tensors at a time, if none leaves. ops_ns: what its operators took when it was recorded. whole: the step in the JSON mapping of graph.proto. movable: the
     same without what cannot leave; plans are made of it. calls, managed (number -> Managed): what a
     replay follows. device: devices.Device of its tensors, of which a file does not tell.
     """
@@ -183,6 +183,7 @@ class Graph:
 
     fixed_bytes: int
     plain_bytes: int
+    ops_ns: int
     whole: dict[str, Any]
     movable: dict[str, Any]
 
@@ -191,6 +192,7 @@ class Graph:
         self.whole, self.device = whole, demand.device
         self.fixed_bytes, self.plain_bytes = fixed_bytes, plain_bytes
         self.movable = recorder.graph(_movable(recorder.present, demand))
+        self.ops_ns = duration_ns(self.movable)
         self.managed = {storage.number: Managed(int(entry["bytes"]), entry["id"], entry["name"],
                                                 entry["persistent"])
                         for storage, entry in recorder.kept(self.movable)}
@@ -247,6 +249,11 @@ class Graph:
     def __repr__(self) -> str:
         return (f"<Graph of {len(self.ops)} ops and {len(self.storages)} storages, "
                 f"{self.plain_bytes / 2**20:.1f} MiB>")
+
+
+def duration_ns(movable):
+    """What the ops of a graph take in all."""
+    return sum(int(op["durationNs"]) for op in movable["ops"])
 
 
 def _movable(present, demand):

@@ -11,7 +11,7 @@ import torch
 from .._pool import library
 from .analyze import schedule_of
 from .arguments import budget_of, check_hardware, check_log, check_pool, check_training, copies_of
-from .graph import Call, Graph, Managed, Part
+from .graph import Call, Graph, Managed, Part, duration_ns
 
 if TYPE_CHECKING:
     from .._run.run import Run
@@ -100,6 +100,7 @@ def _saved_graph(text):
     graph = Graph.__new__(Graph)
     graph.fixed_bytes, graph.plain_bytes = text["fixedBytes"], text["plainBytes"]
     graph.movable = graph.whole = text["graph"]
+    graph.ops_ns = duration_ns(graph.movable)
     graph.managed = {int(number): Managed(each["bytes"], each["id"], each["name"], each["persistent"])
                      for number, each in text["managed"].items()}
     graph.calls = [Call(_function_of(name), grad, tuple(inputs),

@@ -18,17 +18,19 @@ class Figures:
         self.departures = {}  # cause -> steps
         self.detours = {}  # line of the script -> times
         self._step_s = []
-        self._stall_s = []  # planned steps alone
+        self._stall_s, self._ops_s = [], []  # planned steps alone
 
-    def ended(self, step_s, stall_s, is_recorded, counts):
-        """A step has ended. stall_s: None, or what it has waited, if it ran as a whole under the plan. counts: its time
-        does. Returns (what it was, why it has left its plan or None)."""
+    def ended(self, step_s, planned_s, is_recorded, counts):
+        """A step has ended. planned_s: None, or if it ran as a whole under the plan, (what it has waited, what its
+        operators took when they were recorded). counts: its time does. Returns (what it was, why it has left its plan or
+        None)."""
         self.steps += 1
         cause, self._cause = self._cause, None
         if counts:
             self._step_s.append(step_s)
-        if stall_s is not None:
-            self._stall_s.append(stall_s)
+        if planned_s is not None:
+            self._stall_s.append(planned_s[0])
+            self._ops_s.append(planned_s[1])
             return "replay", None
         return "record" if is_recorded else "departed" if cause else "on demand", cause
 
@@ -48,10 +50,11 @@ class Figures:
 
     def stats(self):
         """This part of Run.stats()."""
+        step_ms, ops_ms = _median_ms(self._step_s), _median_ms(self._ops_s)
         return {"steps": self.steps, "planned_steps": len(self._stall_s),
                 "departures": sum(self.departures.values()), "detours": sum(self.detours.values()),
-                "replans": self.replans, "step_ms_median": _median_ms(self._step_s),
-                "stall_ms_median": _median_ms(self._stall_s)}
+                "replans": self.replans, "step_ms_median": step_ms, "stall_ms_median": _median_ms(self._stall_s),
+                "ops_ms_median": ops_ms, "overhead": step_ms / ops_ms - 1 if step_ms and ops_ms else None}
 
 
 def line_of(step, what, step_s, stall_s, peak_bytes, cause):
@@ -67,6 +70,8 @@ def lines_of(now, peak_line, figures):
              f"peak {now['peak_allocated_bytes'] / 2**20:.1f} MiB of "
              f"{now['peak_plain_bytes'] / 2**20:.1f} MiB that the step holds plainly "
              f"(budget {now['budget_bytes'] / 2**20:.1f} MiB)"]
+    if now["peak_reserved_bytes"] is not None:
+        lines[-1] += f"; PyTorch's allocator reserved {now['peak_reserved_bytes'] / 2**20:.1f} MiB"
     over = now["peak_allocated_bytes"] - now["budget_bytes"]
     if over * 100 > now["budget_bytes"]:
         lines.append(f"the peak exceeded the budget by {over / 2**20:.1f} MiB{peak_line and ' at ' + peak_line}: what cannot "
@@ -75,6 +80,9 @@ def lines_of(now, peak_line, figures):
         lines.append(f"median step {now['step_ms_median']:.1f} ms")
     if now["stall_ms_median"] is not None:
         lines[-1] += f", of it waited for transfers {now['stall_ms_median']:.1f} ms"
+    if now["overhead"] is not None:
+        lines.append(f"overhead {now['overhead']:.0%}: the step's operators took {now['ops_ms_median']:.1f} ms when it was "
+                     "recorded")
     if now["replans"] > 0:
         lines.append(f"planned again {now['replans']} times, since the speed of transfers or "
                      "operators changed")

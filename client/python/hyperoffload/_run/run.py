@@ -223,7 +223,8 @@ class Run:
         """A step has ended. recorded: it was. replay: under which it ran as a whole, or None. Returns its line."""
         figures, step_s = self._figures, time.perf_counter() - self._ended_at
         stall_s = None if replay is None else replay.counters().last_step_stall_ns / 1e9
-        what, cause = figures.ended(step_s, stall_s, recorded, figures.steps >= self._recorded_count)
+        planned_s = None if replay is None else (stall_s, replay.graph.ops_ns / 1e9)
+        what, cause = figures.ended(step_s, planned_s, recorded, figures.steps >= self._recorded_count)
         return line_of(figures.steps, what, step_s, stall_s, self._meter.peak, cause)
 
     def _judge(self, replay):
@@ -448,7 +449,10 @@ class Run:
         peak_allocated_bytes: of tensor storages at a time, from the first step to the end of the run;
         peak_plain_bytes: what the recorded step would hold plainly. peak_reserved_bytes: by
         torch.cuda.max_memory_reserved(); None on the CPU. step_ms_median: of the steps
-        after the recorded ones, stall_ms_median: of planned ones; None before there is one.
+        after the recorded ones, stall_ms_median: of planned ones, what they waited for transfers; None
+        before there is one. ops_ms_median: of planned ones, what their operators alone took in the step that
+        was recorded; overhead: the part by which step_ms_median is longer, as 0.04. It has what the script
+        does between operators, too.
         copies: of each value in the pool, as wished. nodes: of the pool, that the run reached,
         nodes_lost: of them, those it has lost since. With two copies, values_doubled: values that
         have a place on two nodes, values_halved: those that have lost one of the two with its node,
