@@ -7,6 +7,7 @@ import contextlib
 import copy
 import io
 import pickle
+import re
 import unittest
 
 import support  # first: it finds PyTorch and the package
@@ -114,13 +115,42 @@ class Replan(support.WithDaemon):
         with contextlib.redirect_stderr(io.StringIO()), hyperoffload.fit(
                 script.model, script.optimizer, device_memory="60%", pool=self.pool, log=lines.append) as run:
             script.train(6)
-        ms, peak = r"[0-9]+\.[0-9] ms", r"peak [0-9]+\.[0-9] MiB"
-        replay = f"replay, {ms}, waited {ms}, {peak}"
+        ms, peak, fetched = r"[0-9]+\.[0-9] ms", r"peak [0-9]+\.[0-9] MiB", r"fetched [0-9]+\.[0-9] MiB"
+        replay = f"replay, {ms}, waited {ms}(, {fetched})?, {peak}"
         for number, (line, form) in enumerate(zip(lines, [
-                f"record, {ms}, {peak}", f"record, {ms}, {peak}; planned in [0-9]+ ms", replay, replay,
-                f"departed, {ms}, {peak}; left the plan: aten.*replan_test.py:[0-9]+\\)", replay], strict=True)):
+                f"record, {ms}, {fetched}, {peak}", f"record, {ms}, {fetched}, {peak}; planned in [0-9]+ ms", replay, replay,
+                f"departed, {ms}, {fetched}, {peak}; left the plan: aten.*replan_test.py:[0-9]+\\)", replay], strict=True)):
             self.assertRegex(line, f"^step {number + 1}: {form}$")
         self.assertIn(f"peak {run.stats()['peak_allocated_bytes'] / 2**20:.1f} MiB", lines[-1])
+
+    def test_what_departures_cost_is_said_once_for_each_cause_and_added_up(self):
+        stats, said = self.run_both(lambda: Script(lambda step: 24 if step in (4, 6, 8) else 64), 10)
+        (cause, cost), = stats["departure_causes"].items()
+        self.assertRegex(cause, r"aten.* \(\S*replan_test\.py:[0-9]+\)")
+        self.assertEqual((cost["steps"], stats["departures"]), (3, 3))
+        # Each has brought at least half of the weights and states that are beyond the budget.
+        away = stats["peak_plain_bytes"] - stats["budget_bytes"]
+        self.assertGreater(cost["fetched_bytes"], 3 * away / 2, self.summary)
+        (told,) = re.findall(r"step [0-9]+ departed .*", said)
+        took = r"fetched ([0-9.]+) MiB on demand and took [0-9.]+ ms (?:more|less) than planned steps"
+        self.assertRegex(told, re.escape(f"step 5 departed from the plan: {cause}; it ") + took)
+        self.assertLess(float(re.search(took, told)[1]), cost["fetched_bytes"] / 2**20)
+        line, = re.findall(r"left the plan .*", self.summary)
+        self.assertRegex(line, re.escape(f"left the plan 3 times: {cause}; ") + took)
+        more = re.search("took ([0-9.]+) ms (more|less)", line)
+        self.assertAlmostEqual(cost["more_ms"], float(more[1]) * (1 if more[2] == "more" else -1), delta=0.06)
+
+    def test_a_departure_in_a_step_that_does_not_end_is_said(self):
+        def fail(script, step, loss, rows):
+            if step == 4:
+                raise ValueError
+
+        script, said = Script(lambda step: 24 if step == 4 else 64, now_and_then=fail), io.StringIO()
+        with contextlib.suppress(ValueError), contextlib.redirect_stderr(said), hyperoffload.fit(
+                script.model, script.optimizer, device_memory="60%", pool=self.pool) as run:
+            script.train(6)
+        self.assertRegex(said.getvalue(), r"step 5 departed from the plan, and did not end: aten.*replan_test\.py:")
+        self.assertEqual(run.stats()["departures"], 1)
 
     def test_each_step_without_a_plan_is_a_line_too(self):
         script, lines = Script(), []

@@ -1,45 +1,114 @@
 """What a run did: its steps, added up; as lines for people, and as events for trace viewers."""
 
+import collections
 import statistics
+from typing import NamedTuple
+
+# Planned steps that a departed one is compared with: the last ones.
+_RECENT = 1000
+_HINT_AT = 2  # after so many departures a person hears of replan="auto"
 
 
 def _median_ms(seconds):
     return statistics.median(seconds) * 1e3 if seconds else None
 
 
-class Figures:
-    """What the steps of a run did so far. say(text) tells a person something."""
+class Step(NamedTuple):
+    """A step that has ended. fetched_bytes: on demand, of all steps so far. counts: its time does, in medians. stall_s,
+    ops_s: if it ran as a whole under the plan, what it waited for transfers, and what its operators took when they were
+    recorded."""
 
-    def __init__(self, say):
-        self._say = say
+    seconds: float
+    peak_bytes: int
+    fetched_bytes: int
+    is_recorded: bool
+    counts: bool
+    stall_s: float | None = None
+    ops_s: float | None = None
+
+
+class Departures:
+    """Steps that left the plan for one cause, and what that cost: bytes that they fetched on demand afterwards, and by how
+    much they were longer than planned ones; None: there were none yet."""
+
+    def __init__(self):
+        self.steps, self.fetched_bytes, self.more_s = 0, 0, None
+        self.is_told = False
+
+    def add(self, fetched_bytes, more_s):
+        self.fetched_bytes += fetched_bytes
+        if more_s is not None:
+            self.more_s = (self.more_s or 0) + more_s
+
+
+def _cost(fetched_bytes, more_s):
+    """For a person."""
+    fetched = f"fetched {fetched_bytes / 2**20:.1f} MiB on demand"
+    if more_s is None:
+        return fetched
+    return f"{fetched} and took {abs(more_s) * 1e3:.1f} ms {'more' if more_s >= 0 else 'less'} than planned steps"
+
+
+class Figures:
+    """What the steps of a run did so far. say(text) tells a person something; hints: also of replan="auto"."""
+
+    def __init__(self, say, hints):
+        self._say, self._hints = say, hints
         self._cause = None  # for which the step that runs has left its plan
+        self._fetched_bytes = 0  # on demand, before this step, or before it left its plan
         self.steps = 0  # that have ended
         self.replans = 0  # plans that took the place of one that steps did not keep to
-        self.departures = {}  # cause -> steps
+        self.departures = {}  # cause -> Departures
         self.detours = {}  # line of the script -> times
         self._step_s = []
         self._stall_s, self._ops_s = [], []  # planned steps alone
+        self._planned_s = collections.deque(maxlen=_RECENT)
 
-    def ended(self, step_s, planned_s, is_recorded, counts):
-        """A step has ended. planned_s: None, or if it ran as a whole under the plan, (what it has waited, what its
-        operators took when they were recorded). counts: its time does. Returns (what it was, why it has left its plan or
-        None)."""
+    def ended(self, step):
+        """A step (Step) has ended. Returns it as a line."""
         self.steps += 1
         cause, self._cause = self._cause, None
-        if counts:
-            self._step_s.append(step_s)
-        if planned_s is not None:
-            self._stall_s.append(planned_s[0])
-            self._ops_s.append(planned_s[1])
-            return "replay", None
-        return "record" if is_recorded else "departed" if cause else "on demand", cause
+        fetched_bytes, self._fetched_bytes = step.fetched_bytes - self._fetched_bytes, step.fetched_bytes
+        if step.counts:
+            self._step_s.append(step.seconds)
+        what = "record" if step.is_recorded else "departed" if cause else "on demand"
+        if step.stall_s is not None:
+            what = "replay"
+            self._stall_s.append(step.stall_s)
+            self._ops_s.append(step.ops_s)
+            self._planned_s.append(step.seconds)
+        elif cause:
+            more_s = step.seconds - statistics.median(self._planned_s) if self._planned_s else None
+            self.departures[cause].add(fetched_bytes, more_s)
+            self._tell(cause, f"step {self.steps} departed from the plan: {cause}; it {_cost(fetched_bytes, more_s)}")
+            if self._hints and self.departed_steps() == _HINT_AT:
+                self._say('steps that come back in a few shapes get a plan each with replan="auto"')
+        return (f"step {self.steps}: {what}, {step.seconds * 1e3:.1f} ms"
+                + (f", waited {step.stall_s * 1e3:.1f} ms" if step.stall_s is not None else "")
+                + (f", fetched {fetched_bytes / 2**20:.1f} MiB" if fetched_bytes > 0 else "")
+                + f", peak {step.peak_bytes / 2**20:.1f} MiB" + (f"; left the plan: {cause}" if cause else ""))
 
-    def departed(self, cause):
-        """The step that runs has left its plan."""
+    def departed(self, cause, fetched_bytes):
+        """The step that runs has left its plan. fetched_bytes: on demand, of all steps so far; None: it was never under
+        the plan. A person hears of it when it ends, with what it cost."""
         self._cause = cause
-        if cause not in self.departures:
-            self._say(f"step {self.steps + 1} departs from the plan: {cause}")
-        self.departures[cause] = self.departures.get(cause, 0) + 1
+        if fetched_bytes is not None:
+            self._fetched_bytes = fetched_bytes
+        self.departures.setdefault(cause, Departures()).steps += 1
+
+    def run_ended(self):
+        """The step that runs does not end any more."""
+        if self._cause is not None:
+            self._tell(self._cause, f"step {self.steps + 1} departed from the plan, and did not end: {self._cause}")
+
+    def _tell(self, cause, text):
+        """Once for each cause of departures."""
+        if not self.departures[cause].is_told:
+            self._say(text)
+        self.departures[cause].is_told = True
+
+    def departed_steps(self):
+        return sum(each.steps for each in self.departures.values())
 
     def detoured(self, line, cause):
         """The step that runs has done work that its plan does not have, and goes on under the plan."""
@@ -52,16 +121,13 @@ class Figures:
         """This part of Run.stats()."""
         step_ms, ops_ms = _median_ms(self._step_s), _median_ms(self._ops_s)
         return {"steps": self.steps, "planned_steps": len(self._stall_s),
-                "departures": sum(self.departures.values()), "detours": sum(self.detours.values()),
+                "departures": self.departed_steps(), "departure_causes": {
+                    cause: {"steps": each.steps, "fetched_bytes": each.fetched_bytes,
+                            "more_ms": None if each.more_s is None else each.more_s * 1e3}
+                    for cause, each in self.departures.items()},
+                "detours": sum(self.detours.values()),
                 "replans": self.replans, "step_ms_median": step_ms, "stall_ms_median": _median_ms(self._stall_s),
                 "ops_ms_median": ops_ms, "overhead": step_ms / ops_ms - 1 if step_ms and ops_ms else None}
-
-
-def line_of(step, what, step_s, stall_s, peak_bytes, cause):
-    """A step as a line. what, cause: as Figures.ended() returns them."""
-    waited = "" if stall_s is None else f", waited {stall_s * 1e3:.1f} ms"
-    return (f"step {step}: {what}, {step_s * 1e3:.1f} ms{waited}, peak {peak_bytes / 2**20:.1f} MiB"
-            + (f"; left the plan: {cause}" if cause else ""))
 
 
 def lines_of(now, peak_line, figures):
@@ -93,7 +159,8 @@ def lines_of(now, peak_line, figures):
                      f"values have lost one of two copies, {now['values_repaired']} got another")
     if now["plans"] > 1:
         lines.append(f"{now['plans']} shapes of step have a plan each")
-    return [*lines, *(f"left the plan {count} times: {cause}" for cause, count in figures.departures.items()),
+    return [*lines, *(f"left the plan {each.steps} times: {cause}; {_cost(each.fetched_bytes, each.more_s)}"
+                     for cause, each in figures.departures.items()),
             *(f"did other work {count} times, and went on under the plan: at {line}"
               for line, count in figures.detours.items())]
 

@@ -53,7 +53,7 @@ def fit(model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, device_memo
     log: a function that takes a line of text for each step, when it has ended, as log=print:
 
             step 3: replay, 14.1 ms, waited 1.9 ms, peak 5.0 MiB
-            step 4: departed, 21.7 ms, peak 5.0 MiB; left the plan: CAUSE (train.py:12)
+            step 4: departed, 21.7 ms, fetched 5.2 MiB, peak 5.0 MiB; left the plan: CAUSE (train.py:12)
 
         A step is one of record, replay, departed (what CAUSE names is not in the plan) and "on demand"
         (without a plan). The peak is that of tensors since the run began.

@@ -28,14 +28,13 @@ from .._torch.interrupts import Guard
 from .._torch.script import said_call
 from .._torch.step import bytes_of, local_of, tensors_of
 from .drift import Drift
-from .figures import Figures, events_of, line_of, lines_of
+from .figures import Figures, Step, events_of, lines_of
 from .plans import PLANS_MAX, RECORD, Plans, signature_of
 from .replay import Replay, State, steps_calls
 
 # Steps that are recorded: the first makes the optimizer's states, the second is as all later ones; with
 # DistributedDataParallel, which makes its buckets anew in its second step, the third.
 _RECORDED, _RECORDED_PARALLEL = 2, 3
-_HINT_AT = 2  # after so many departures a person hears of replan="auto"
 
 
 def _say(text):
@@ -85,7 +84,7 @@ class Run:
         self._page = None if plan is None else plan.page  # the analyzer's
         self._plain_bytes = 0 if plan is None else plan.graph.plain_bytes
         self._fixed_bytes = 0  # most bytes at a time of what cannot leave
-        self._figures = Figures(_say)
+        self._figures = Figures(_say, hints=replan == "once")
         self._log = log
         self._steady = None  # the replay under which the last step ran as a whole
         self._told_drift = False
@@ -155,6 +154,7 @@ class Run:
             return self._stack.__exit__(kind, error, trace)
 
     def _end(self, kind, error, trace):
+        self._figures.run_ended()
         self._meter.keep_peaks()  # the end brings everything back
         self._held = self._copies_held()
         try:
@@ -221,11 +221,10 @@ class Run:
 
     def _count(self, recorded, replay):
         """A step has ended. recorded: it was. replay: under which it ran as a whole, or None. Returns its line."""
-        figures, step_s = self._figures, time.perf_counter() - self._ended_at
-        stall_s = None if replay is None else replay.counters().last_step_stall_ns / 1e9
-        planned_s = None if replay is None else (stall_s, replay.graph.ops_ns / 1e9)
-        what, cause = figures.ended(step_s, planned_s, recorded, figures.steps >= self._recorded_count)
-        return line_of(figures.steps, what, step_s, stall_s, self._meter.peak, cause)
+        figures = self._figures
+        planned = () if replay is None else (replay.counters().last_step_stall_ns / 1e9, replay.graph.ops_ns / 1e9)
+        return figures.ended(Step(time.perf_counter() - self._ended_at, self._meter.peak, self._fetched_bytes(), recorded,
+                                  figures.steps >= self._recorded_count, *planned))
 
     def _judge(self, replay):
         """Compares a whole step with its plan."""
@@ -375,9 +374,11 @@ class Run:
 
     def _note_departure(self, cause):
         """For replays: a step has left its plan."""
-        self._figures.departed(cause)
-        if self._replan == "once" and sum(self._figures.departures.values()) == _HINT_AT:
-            _say('steps that come back in a few shapes get a plan each with replan="auto"')
+        has_left = self._replay.state is State.DEPARTED  # else the step began with another call than the plan
+        self._figures.departed(cause, self._fetched_bytes() if has_left else None)
+
+    def _fetched_bytes(self):
+        return self._demand.runtime.counters().fetched_bytes
 
     # For the script.
 
@@ -443,9 +444,12 @@ class Run:
     def stats(self) -> dict[str, Any]:
         """What the run did so far. Raises nothing.
 
-        steps; planned_steps: of them, whole under a plan; departures: steps that left it; detours: times
-        that a step did other work and went on under its plan; plans: that there are now; replans: new
-        plans since the speed of transfers or operators changed.
+        steps; planned_steps: of them, whole under a plan; departures: steps that left it;
+        departure_causes: for each cause, how many of them ("steps"), what they fetched on demand afterwards
+        ("fetched_bytes"), and by how much they were longer than the median of planned steps in all
+        ("more_ms"; None before there is one). detours: times that a step did other work and went on under
+        its plan; plans: that there are now; replans: new plans since the speed of transfers or operators
+        changed.
         peak_allocated_bytes: of tensor storages at a time, from the first step to the end of the run;
         peak_plain_bytes: what the recorded step would hold plainly. peak_reserved_bytes: by
         torch.cuda.max_memory_reserved(); None on the CPU. step_ms_median: of the steps
@@ -470,7 +474,7 @@ class Run:
                 "values_repaired": held["repaired"]}
 
     def summary(self) -> str:
-        """stats() as a few lines for people, with the causes for which steps left the plan."""
+        """stats() as a few lines for people, with the causes for which steps left the plan, and what that cost."""
         return "\n".join(lines_of(self.stats(), self._meter.peak_line, self._figures))
 
     def report(self, path: str | os.PathLike) -> None:
