@@ -41,7 +41,7 @@ See what happens:
     run.stats()             # the same as a dict
     fit(..., log=print)     # a line for each step, when it has ended
     run.report("r.html")    # the plan: what is on the device when
-    run.trace("t.json")     # the last step, for chrome://tracing and Perfetto
+    run.trace("t.json")     # the last step, for chrome://tracing and Perfetto, on torch.profiler's clock
 
 A step that differs from the recorded one is not an error. Work that it does now and then, as logging
 and evaluation, runs beside the plan. A step of another shape runs without the plan, within the

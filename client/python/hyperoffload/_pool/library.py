@@ -391,6 +391,7 @@ class Plan:
     def __init__(self, runtime, schedule):
         self.handle = ctypes.c_void_p()
         _check(_library.ho_load(runtime.handle, schedule, len(schedule), ctypes.byref(self.handle)))
+        self._begun_ns = self._last_begun_ns = 0  # the last step, and the last complete one
 
     def storage_of(self, storage_id):
         """The number of a storage in the runtime, by its id in the graph."""
@@ -400,6 +401,7 @@ class Plan:
 
     def step_begin(self):
         _check(_library.ho_step_begin(self.handle))
+        self._begun_ns = time.time_ns()
 
     def before(self, position):
         status = _library.ho_before(self.handle, position)
@@ -413,6 +415,7 @@ class Plan:
 
     def step_end(self):
         _check(_library.ho_step_end(self.handle))
+        self._last_begun_ns = self._begun_ns
 
     def leave(self):
         _check(_library.ho_leave(self.handle))
@@ -429,8 +432,9 @@ class Plan:
         return counters
 
     def timeline(self):
-        """Returns (spans of ops by position, spans of cache ops) of the last complete step."""
+        """Returns (begin by time.time_ns(), spans of ops by position, spans of cache ops) of the last complete
+        step; spans count from its begin."""
         ops = (Span * _library.ho_position_count(self.handle))()
         cache_ops = (Span * _library.ho_cache_op_count(self.handle))()
         _check(_library.ho_get_timeline(self.handle, ops, cache_ops))
-        return ops, cache_ops
+        return self._last_begun_ns, ops, cache_ops

@@ -1,4 +1,4 @@
-"""What a run did: its steps, added up; as lines for people, and as events for trace viewers."""
+"""What a run did: its steps, added up, and as lines for people."""
 
 import collections
 import statistics
@@ -163,16 +163,3 @@ def lines_of(now, peak_line, figures):
                      for cause, each in figures.departures.items()),
             *(f"did other work {count} times, and went on under the plan: at {line}"
               for line, count in figures.detours.items())]
-
-
-def events_of(timeline, ops):
-    """Trace events of a step: one row for the ops, named as in PyTorch, and one for the transfers."""
-    spans_of_ops, transfers = timeline
-    events = []
-    for row, spans, names in ((0, spans_of_ops, [op["name"] for op in ops]),
-                              (1, transfers, [f"transfer {i}" for i in range(len(transfers))])):
-        events += [{"ph": "X", "pid": 0, "tid": row, "name": name, "ts": span.start_ns / 1e3,
-                    "dur": (span.end_ns - span.start_ns) / 1e3,
-                    "args": {"stall_us": span.stall_ns / 1e3, "bytes": span.bytes}}
-                   for span, name in zip(spans, names) if span.end_ns > 0]
-    return events

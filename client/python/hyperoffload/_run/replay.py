@@ -477,7 +477,7 @@ class Replay:
         return self._plan.counters()
 
     def timeline(self):
-        """Spans of the last step: (ops by position, cache ops). None: no whole step has run since
+        """The last step: (its begin, ops by position, cache ops). None: no whole step has run since
         the plan began to run, which it does anew after a departure or a fetch."""
         if self._plan is None:
             return self._last_timeline

@@ -28,9 +28,10 @@ from .._torch.interrupts import Guard
 from .._torch.script import said_call
 from .._torch.step import bytes_of, local_of, tensors_of
 from .drift import Drift
-from .figures import Figures, Step, events_of, lines_of
+from .figures import Figures, Step, lines_of
 from .plans import PLANS_MAX, RECORD, Plans, signature_of
 from .replay import Replay, State, steps_calls
+from .trace import trace_of
 
 # Steps that are recorded: the first makes the optimizer's states, the second is as all later ones; with
 # DistributedDataParallel, which makes its buckets anew in its second step, the third.
@@ -251,7 +252,7 @@ class Run:
     def _plan_anew(self):
         """Replaces the plan by one of what its operators and the link take now."""
         earlier = self._replay
-        ops, _ = earlier.timeline()
+        _, ops, _ = earlier.timeline()
         graph = earlier.graph.retimed([span.end_ns - span.start_ns for span in ops])
         try:
             plan = plan_of(graph, self._limit(), None, self._pool, self._copies_now())
@@ -487,12 +488,13 @@ class Run:
     def trace(self, path: str | os.PathLike) -> None:
         """Writes what the last step did, for chrome://tracing and Perfetto.
 
-        One row for the ops, named as in PyTorch, and one for the transfers. Raises RuntimeError where
+        One row for the ops, named as in PyTorch, and one for the transfers, on the clock and with the process
+        of torch.profiler: the "traceEvents" of both files in one list are one picture. Raises RuntimeError where
         no step ran under the plan since the last departure or fetch, OSError where the file cannot be
         written.
         """
         timeline = self._replay.timeline() if self._replay is not None else None
         if timeline is None:
             raise RuntimeError("no step has run under the plan since it was left")
-        events = events_of(timeline, self._replay.graph.movable["ops"])
-        pathlib.Path(path).write_text(json.dumps({"traceEvents": events}), encoding="utf-8")
+        trace = trace_of(timeline, self._replay.graph.movable["ops"])
+        pathlib.Path(path).write_text(json.dumps(trace), encoding="utf-8")
