@@ -145,6 +145,21 @@ class Drift(unittest.TestCase):
         # Only twice as many steps that are later still.
         self.assertEqual(self.late_steps(again, [(400, 300)] * 9), [3])
 
+    def test_five_slow_steps_in_succession_are_enough_and_are_said_once(self):
+        made = Judge(100_000_000, 10_000_000)
+        # A step that is slow four times in succession may have a busy machine.
+        steps = [(105, 12)] * 3 + [(190, 12)] * 4 + [(105, 12)] + [(190, 12)] * 9
+        self.assertEqual(self.late_steps(made, steps), [12])
+        # As much once more is another drift; a fifth is none.
+        self.assertEqual(self.late_steps(made, [(220, 12)] * 9 + [(300, 12)] * 9), [13])
+
+    def test_what_the_script_does_between_operators_is_not_slow(self):
+        made = Judge(100_000_000, 10_000_000)
+        self.assertEqual(self.late_steps(made, [(400, 12)] * 20), [])
+        # The plan that follows has it, with the operators.
+        self.assertEqual(self.late_steps(made, [(700, 12)] * 5), [4])
+        self.assertEqual(self.late_steps(made.planned_again(700_000_000, 10_000_000), [(750, 12)] * 20), [])
+
 
 if __name__ == "__main__":
     if ctypes.CDLL(None, use_errno=True).unshare(_NEW_NETWORK) != 0:

@@ -9,12 +9,14 @@ import io
 import pickle
 import re
 import unittest
+from unittest import mock
 
 import support  # first: it finds PyTorch and the package
 import torch
 import torch.nn.utils.prune
 
 import hyperoffload
+from hyperoffload._run.replay import Replay
 
 WIDTH = 96
 
@@ -70,6 +72,37 @@ class Replan(support.WithDaemon):
         self.assertGreaterEqual(stats["planned_steps"], 24 - 2 - 4, self.summary)
         self.assertEqual(stats["plans"], 2, self.summary)
         self.assertEqual(said.count("a plan of its own"), 1, said)
+
+    def run_paced(self, replan, later):
+        """Trains with steps that take the times of their plan, and from the sixth on `later(drift)`, as (operators, stall)
+        in s. Returns (the steps at which a plan was made anew, what was said)."""
+        def counters(replay):
+            now, drift = measured(replay), replay.drift
+            paced = later(drift) if len(script.seen) >= 5 else (drift.planned_ops_s, drift.planned_stall_s)
+            now.last_step_stall_ns = int(paced[1] * 1e9)
+            now.last_step_ns = int(sum(paced) * 1e9)
+            return now
+
+        measured, made, script, said = Replay.counters, [], Script(), io.StringIO()
+        script.after = lambda _, step: made.append(run.stats()["replans"])
+        with mock.patch.object(Replay, "counters", counters), contextlib.redirect_stderr(said), hyperoffload.fit(
+                script.model, script.optimizer, device_memory="60%", pool=self.pool, replan=replan) as run:
+            script.train(16)
+        self.assertEqual(Script().train(16).seen, script.seen)
+        self.assertEqual(run.stats()["planned_steps"], 14)
+        return [step for step in range(1, 16) if made[step] > made[step - 1]], said.getvalue()
+
+    def test_operators_that_stay_slow_are_one_message_and_a_new_plan(self):
+        ops_s = []
+
+        def slow(drift):  # as on a machine that another job uses, too
+            ops_s.append(drift.planned_ops_s)
+            return 2 * ops_s[0] + 0.1, drift.planned_stall_s
+
+        made, said = self.run_paced("auto", slow)
+        self.assertEqual(made, [9])
+        self.assertRegex(said, r"^hyperoffload: step 10 waited (\d+) ms for transfers, planned \1 ms; its operators took \d+ ms, "
+                               r"planned \d+ ms; planning again\n$")
 
     def test_a_smaller_batch_at_the_end_of_each_epoch_gets_a_plan(self):
         stats, _ = self.run_both(lambda: Script(lambda step: 24 if step % 6 == 5 else 64), 30, "auto")

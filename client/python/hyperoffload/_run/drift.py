@@ -1,8 +1,10 @@
-"""Notices that steps wait longer for transfers than their plan says."""
+"""Notices that transfers or operators take longer than their plan says."""
 
 # A step is late where it waits for so many times of what is expected, and beyond that for so much of
-# its own time, and so long.
+# its own time, and so long; it is slow where its operators take so much longer.
 _TIMES, _SHARE, _LEAST_S = 1.25, 0.1, 0.02
+# So many slow steps in succession: other jobs slow a machine down for a moment, and no step waits for that.
+_SLOW_NEEDED = 5
 
 
 class Drift:
@@ -17,11 +19,18 @@ class Drift:
         self._late = 0  # late steps in succession
         self._needed = needed  # so many in succession: a busy machine delays single ones
         self._settles = settles  # the next step is the first that shows what the plan does
+        self._expected_ops_s = None  # with what the script does between operators, which no plan has
+        self._slow = 0  # slow steps in succession
 
     def is_late(self, step_s, stall_s):
         """Takes what a step took, whose step before ran under the same plan. Returns whether so many
-        steps are late that it is time to say so and plan again; not again for as much as that."""
-        late = stall_s > _TIMES * self._expected_s + max(_SHARE * step_s, _LEAST_S)
+        steps are late or slow that it is time to say so and plan again; not again for as much as that."""
+        margin_s = max(_SHARE * step_s, _LEAST_S)
+        waits, is_slow = self._waits(stall_s, margin_s), self._is_slow(step_s - stall_s, margin_s)
+        return waits or is_slow
+
+    def _waits(self, stall_s, margin_s):
+        late = stall_s > _TIMES * self._expected_s + margin_s
         if self._settles and late:  # the prediction leaves something out: to plan again does not help
             self._expected_s, self._needed, late = stall_s, 2 * self._needed, False
         self._settles = False
@@ -29,6 +38,15 @@ class Drift:
         if self._late < self._needed:
             return False
         self._late, self._expected_s = 0, stall_s
+        return True
+
+    def _is_slow(self, ops_s, margin_s):
+        if self._expected_ops_s is None:
+            self._expected_ops_s = max(self.planned_ops_s, ops_s)
+        self._slow = self._slow + 1 if ops_s > _TIMES * self._expected_ops_s + margin_s else 0
+        if self._slow < _SLOW_NEEDED:
+            return False
+        self._slow, self._expected_ops_s = 0, ops_s
         return True
 
     def told(self, step_s, stall_s):

@@ -37,8 +37,8 @@ def fit(model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, device_memo
         names the folder of the job's certificate.
     replan: "once": one plan at a time, made again only if it does not fit the steps. "auto": a plan for
         each shape of step that comes back, up to 8; the second step of a shape is recorded; and a new
-        plan, of what is measured then, where steps wait longer for transfers than planned, which "once"
-        only says. "never": no plan, all values come and go on demand.
+        plan, of what is measured then, where steps wait longer for transfers or their operators take longer than
+        planned, which "once" only says. "never": no plan, all values come and go on demand.
     hardware: path of a hardware file; None: the link to the pool is measured.
     copies: of each value in the pool, on different nodes. None and 1: one; a node that is lost ends
         the job. 2: when a node is lost, the job goes on with the same results, as long as no other
