@@ -122,6 +122,25 @@ class Drift(unittest.TestCase):
             plain.step()
         self.assertEqual(plain.losses, script.losses)
 
+    def test_a_link_that_halves_is_one_message_and_a_new_plan_within_three_steps(self):
+        script, count = Script(), 0
+        with contextlib.redirect_stderr(io.StringIO()) as out, Link() as link:
+            link.start()
+            link.limit(40)  # so that a step is mostly transfers, also on a busy machine
+            with hyperoffload.fit(script.model, script.optimizer, device_memory="50%", pool=link.pool,
+                                  replan="auto") as run:
+                for _ in range(6):
+                    script.step()
+                before, replans = len(out.getvalue()), run.stats()["replans"]
+                link.limit(20)
+                while run.stats()["replans"] == replans and count < 20:
+                    script.step()
+                    count += 1
+                script.step()
+        said = out.getvalue()[before:]
+        self.assertLessEqual(count, 3, said + run.summary())
+        self.assertEqual(said.count("planning again\n"), 1, said)
+
     @staticmethod
     def late_steps(drift, steps):
         """The places of those of (step, stall) in ms at which it is time to say so."""

@@ -92,6 +92,19 @@ class Replan(support.WithDaemon):
         self.assertEqual(run.stats()["planned_steps"], 14)
         return [step for step in range(1, 16) if made[step] > made[step - 1]], said.getvalue()
 
+    def test_a_link_that_halves_is_one_message_and_a_new_plan_within_three_steps(self):
+        def halved(drift):
+            return drift.planned_ops_s, 2 * drift.planned_stall_s + drift.planned_ops_s + 0.1
+
+        message = (r"hyperoffload: step \d+ waited \d+ ms for transfers, planned \d+ ms; its operators took \d+ ms, "
+                   r"planned \d+ ms; ")
+        made, said = self.run_paced("auto", halved)
+        self.assertIn(made, ([5], [6], [7]))
+        self.assertRegex(said, f"^{message}planning again\n$")
+        made, said = self.run_paced("once", halved)
+        self.assertEqual(made, [])
+        self.assertRegex(said, f'^{message}a plan of now may be faster: replan="auto"\n$')
+
     def test_operators_that_stay_slow_are_one_message_and_a_new_plan(self):
         ops_s = []
 
