@@ -7,13 +7,13 @@
 #include <csignal>
 #include <future>
 #include <hyperoffload/hyperoffload.hpp>
-#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "common/base/prng.hpp"
 #include "proto/files/convert.hpp"
+#include "tests/integration/client/accelerator_jobs.hpp"
 #include "tests/integration/client/planned_job.hpp"
 #include "tests/integration/client/two_nodes.hpp"
 #include "tests/sim/job/random_schedule.hpp"
@@ -22,88 +22,24 @@
 #include "tests/support/schedule_builder.hpp"
 #include "tests/support/staged_schedule.hpp"
 #include "tests/support/stderr_capture.hpp"
-#include "tools/analyzer/analyzer.hpp"
 
 namespace {
 
 using namespace ho;
 using namespace std::chrono_literals;
 using B = test::ScheduleBuilder;
+using test::act;
+using test::analyzed;
 using test::connect_pool;
 using test::CudaDevice;
+using test::device_of;
+using test::doubled;
+using test::passing;
 using test::PlannedJob;
 using test::PoolHandle;
 using test::TwoNodes;
 
-/// A planned step of a random schedule, with a budget below its peak: values stay on the device
-/// between steps.
-schedule::Schedule analyzed(const schedule::Schedule& source, Prng& random) {
-  const Graph graph = test::graph_of(source);
-  const std::uint64_t peak = analyzer::peak_unmanaged_bytes(graph);
-  for (std::uint64_t budget = peak / 2 + random.below(peak / 4 + 1) + 256;; budget += peak / 8) {
-    const auto outcome = analyzer::analyze(graph, source.hardware, {budget, 64});
-    REQUIRE(outcome.ok());
-    if (const auto* plan = std::get_if<schedule::Schedule>(&*outcome)) return *plan;
-  }
-}
-
-/// A planned step in which each storage has two homes. None: the budget is too small.
-std::optional<schedule::Schedule> doubled(Prng& random) {
-  const schedule::Schedule source = test::random_schedule(random);
-  const Graph graph = test::graph_of(source);
-  analyzer::Options options;
-  const std::uint64_t peak = analyzer::peak_unmanaged_bytes(graph);
-  options.device_budget_bytes = peak / 2 + random.below(peak / 2 + 1) + 256;
-  options.copies.fill(2);
-  const auto outcome = analyzer::analyze(graph, source.hardware, options);
-  REQUIRE(outcome.ok());
-  const auto* const plan = std::get_if<schedule::Schedule>(&*outcome);
-  return plan != nullptr ? std::optional(*plan) : std::nullopt;
-}
-
-/// Memory by callbacks and arenas take turns.
-PlannedJob::Device device_of(std::uint64_t seed) {
-  return seed % 4 < 2 ? PlannedJob::Device::kHosted : PlannedJob::Device::kArena;
-}
-
-/// Does random acts with a job.
-void act(PlannedJob& job, std::size_t plans, Prng& random, int acts) {
-  for (int i = 0; i < acts; ++i) {
-    const std::uint64_t what = random.below(12);
-    INFO("act " << i << ": " << what << " " << job.error());
-    const std::size_t which = random.below(plans);
-    switch (what) {
-      case 0: REQUIRE(job.sync_and_compare() == HO_OK); break;
-      case 1: REQUIRE(job.compare_some(random) == HO_OK); break;
-      case 2: REQUIRE(job.write_some(random) == HO_OK); break;
-      case 3: {
-        const auto left =
-            static_cast<std::uint32_t>(random.below(ho_position_count(job.plan(which)) + 1));
-        REQUIRE(job.run_and_leave(left, which) == HO_OK);
-        break;
-      }
-      default: REQUIRE(job.run(1 + random.below(4), which) == HO_OK);
-    }
-    REQUIRE(job.wrong() == "");
-  }
-  REQUIRE(job.sync_and_compare() == HO_OK);
-  REQUIRE(job.wrong() == "");
-}
-
-constexpr std::uint64_t kBytes = 256 << 10;
-
-/// A weight that each step fetches, updates and stores.
-schedule::Schedule passing() {
-  B b;
-  const auto w = b.storage("w", kBytes, B::kWeight, 0);
-  const auto x = b.storage("x", kBytes, B::kActivation);
-  b.op({B::update(w, 0), B::write(x, kBytes)});
-  b.op({B::read(x, kBytes)});
-  b.prefetch(w, 0, {.before = 0, .after_cache_ops = {B::previous(2)}});
-  b.store(w, 0, {.after = 0, .after_cache_ops = {B::same(0)}});
-  b.detach(w, 0, {.after_cache_ops = {B::same(1)}});
-  return b.finish();
-}
+constexpr std::uint64_t kBytes = test::kPassingBytes;
 
 ho_device_memory cuda_memory(const CudaDevice& device, void* arena) {
   ho_device_memory memory{};
@@ -388,28 +324,6 @@ TEST_CASE("cuda: a look at a value that is on its way to the device finds it") {
     CHECK(device->check() == "");
   }
   CHECK(on_the_way > 0);
-}
-
-TEST_CASE("cuda: a lost node's memory is unpinned while the job still holds its runtime") {
-  TwoNodes nodes;
-  const PoolHandle pool = connect_pool(nodes.address(0), "local");
-  const auto device = CudaDevice::open();
-  if (device == nullptr || device->real()) return;
-  const std::size_t before = fake_cuda_registered();
-  PlannedJob job(pool.get(), passing(), 1, *device);
-  REQUIRE(job.run(2) == HO_OK);
-  CHECK(fake_cuda_registered() > before);
-  nodes.daemon(0).send(SIGKILL);
-  nodes.daemon(1).send(SIGKILL);
-  const auto limit = std::chrono::steady_clock::now() + 20s;
-  ho_status status = HO_OK;
-  while (status == HO_OK && std::chrono::steady_clock::now() < limit) status = job.queue(1);
-  CHECK(status == HO_UNAVAILABLE);
-  while (fake_cuda_registered() > before && std::chrono::steady_clock::now() < limit) {
-    std::this_thread::sleep_for(1ms);
-  }
-  CHECK(fake_cuda_registered() == before);
-  CHECK(device->check() == "");
 }
 
 TEST_CASE("cuda: a device that fails ends the runtime with the driver's words") {
