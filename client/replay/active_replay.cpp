@@ -197,13 +197,16 @@ void ActiveReplay::publish_retired(std::uint64_t steps) {
     retired_steps.store(steps);
     return;
   }
-  if (queued_.steps > retired_steps.load() && streams_->ended(queued_.order)) {
-    retired_steps.store(queued_.steps);
-  }
-  if (steps > queued_.steps && queued_.steps == retired_steps.load()) {
-    queued_ = {steps, streams_->everything()};
-    queued_.order[Lane::kJob] = 0;
-  }
+  const auto look = [this] {
+    if (queued_.steps > retired_steps.load() && streams_->ended(queued_.order)) {
+      retired_steps.store(queued_.steps);
+    }
+  };
+  look();
+  if (steps <= queued_.steps || queued_.steps != retired_steps.load()) return;
+  queued_ = {steps, streams_->everything()};
+  queued_.order[Lane::kJob] = 0;
+  look();  // copies that have ended already bring no more news
 }
 
 void ActiveReplay::publish() {

@@ -212,6 +212,29 @@ TEST_CASE("cuda: the job's thread does not wait while the device stands still") 
   }
 }
 
+TEST_CASE("cuda: a step's timeline is there when its transfers have ended") {
+  TwoNodes nodes;
+  // Over tcp a copy from the device has ended long before the bytes are at home.
+  const PoolHandle pool = connect_pool(nodes.address(0), "tcp");
+  const auto device = CudaDevice::open();
+  if (device == nullptr) return;
+  PlannedJob job(pool.get(), passing(), 1, *device);
+  for (int i = 0; i < 20; ++i) {
+    INFO("step " << i);
+    REQUIRE(job.run(1) == HO_OK);
+    std::vector<ho_span> moves(ho_cache_op_count(job.plan()));
+    auto asked = std::async(std::launch::async,
+                            [&] { return ho_get_timeline(job.plan(), nullptr, moves.data()); });
+    const bool waits = asked.wait_for(20s) != std::future_status::ready;
+    if (waits) nodes.daemon(0).send(SIGKILL);
+    if (waits) nodes.daemon(1).send(SIGKILL);
+    REQUIRE(asked.get() == HO_OK);
+    REQUIRE_FALSE(waits);
+    CHECK(moves[1].bytes == kBytes);
+  }
+  CHECK(job.wrong() == "");
+}
+
 TEST_CASE("cuda: storages without a plan leave the device and come back in its order") {
   TwoNodes nodes;
   const auto device = CudaDevice::open(3, 500);
