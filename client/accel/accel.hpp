@@ -7,6 +7,7 @@
 
 #include "common/base/result.hpp"
 #include "common/base/strong.hpp"
+#include "common/base/units.hpp"
 
 namespace ho::client {
 
@@ -42,6 +43,10 @@ struct AccelCopy {
 /// a mutex. After a failure of the device, or of a kernel of the job's, every call fails.
 class Accel {
  public:
+  /// What pin() takes at once: beyond, some versions of NVIDIA's driver fail. It does not cut a
+  /// range itself, since no copy may cross from one pinned range into another.
+  static constexpr std::uint64_t kPinBytesMax = 64 * kGiB;
+
   virtual ~Accel() = default;
 
   /// Makes the device known to the calling thread, for good. The transfer thread calls it once.
@@ -67,8 +72,9 @@ class Accel {
   /// Queues a copy. Both ranges are the device's until an event recorded afterwards has happened.
   [[nodiscard]] virtual Result<void> copy(const AccelCopy& copy) = 0;
 
-  /// Makes host memory usable for copies, by any address within it. Takes about as long as writing
-  /// it would, where it is fresh. @return kAlreadyExists: some of it is pinned; kExhausted; kIo.
+  /// Makes host memory of at most kPinBytesMax usable for copies, by any address within it. Takes
+  /// about as long as writing it would, where it is fresh. @return kAlreadyExists: some of it is
+  /// pinned; kExhausted; kIo.
   [[nodiscard]] virtual Result<void> pin(std::span<std::byte> host) = 0;
 
   /// Ends that, for a range that pin() was given. No copy uses it any more. Until then the pages

@@ -8,9 +8,11 @@
 #include <span>
 #include <utility>
 
+#include "client/accel/accel.hpp"
 #include "client/accel/device_streams.hpp"
 #include "common/base/error.hpp"
 #include "common/base/result.hpp"
+#include "proto/control/control_values.hpp"
 
 namespace ho::client {
 
@@ -20,6 +22,8 @@ namespace ho::client {
 /// process maps any more, without a fault.
 class PinnedSegment {
  public:
+  static_assert(kSegmentBytesMax <= Accel::kPinBytesMax);
+
   /// Maps `descriptor`, which stays the caller's. `streams` outlives it.
   [[nodiscard]] static Result<PinnedSegment> create(int descriptor, std::uint64_t bytes,
                                                     std::uint32_t node, DeviceStreams& streams) {

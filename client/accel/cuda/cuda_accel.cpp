@@ -11,7 +11,6 @@
 #include "client/accel/cuda/cuda_abi.hpp"
 #include "common/base/check.hpp"
 #include "common/base/log.hpp"
-#include "common/base/units.hpp"
 
 namespace ho::client {
 namespace {
@@ -20,8 +19,6 @@ using cuda::Functions;
 using cuda::kSuccess;
 
 constexpr const char* kDriver = "libcuda.so.1";
-/// The driver pins so much in one call at most: beyond, some versions fail.
-constexpr std::uint64_t kPinBytesMax = 64 * kGiB;
 
 Error driver_error(const Functions& driver, cuda::Result result, const char* call) {
   const char* name = nullptr;
@@ -231,26 +228,17 @@ Result<void> CudaAccel::copy(const AccelCopy& copy) {
 }
 
 Result<void> CudaAccel::pin(std::span<std::byte> host) {
+  HO_CHECK(!host.empty() && host.size() <= kPinBytesMax);
   const Entered entered(*this);
-  for (std::uint64_t at = 0; at < host.size(); at += kPinBytesMax) {
-    const auto part = host.subspan(at, std::min<std::uint64_t>(kPinBytesMax, host.size() - at));
-    auto ok = outcome(driver_.host_register(part.data(), part.size(), cuda::kRegisterPortable),
-                      "cuMemHostRegister");
-    if (ok) continue;
-    if (at > 0) unpin(host.first(at));
-    return ok;
-  }
-  return {};
+  return outcome(driver_.host_register(host.data(), host.size(), cuda::kRegisterPortable),
+                 "cuMemHostRegister");
 }
 
 void CudaAccel::unpin(std::span<std::byte> host) {
   const Entered entered(*this);
-  for (std::uint64_t at = 0; at < host.size(); at += kPinBytesMax) {
-    const auto ended = outcome(driver_.host_unregister(host.data() + at), "cuMemHostUnregister");
-    if (ended) continue;
-    log(LogLevel::kError, "memory stays pinned by the device",
-        {{"reason", ended.error().message()}});
-  }
+  const auto ended = outcome(driver_.host_unregister(host.data()), "cuMemHostUnregister");
+  if (ended) return;
+  log(LogLevel::kError, "memory stays pinned by the device", {{"reason", ended.error().message()}});
 }
 
 }  // namespace
