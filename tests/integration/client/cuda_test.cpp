@@ -235,6 +235,40 @@ TEST_CASE("cuda: a step's timeline is there when its transfers have ended") {
   CHECK(job.wrong() == "");
 }
 
+TEST_CASE("cuda: the job's own copies pass a large one that comes from the pool") {
+  constexpr std::uint64_t kLarge = 40 << 20;
+  constexpr std::uint64_t kOwn = 4096;
+  TwoNodes nodes({.ddr_bytes = 128U << 20U, .segment_bytes = 64U << 20U});
+  const PoolHandle pool = connect_pool(nodes.address(0), "local");
+  const auto device = CudaDevice::open(1, 0);
+  if (device == nullptr || device->real()) return;
+  const auto loader = CudaDevice::open(1, 0);  // a second stream, as that of a data loader
+  std::byte* const batch = loader->allocate(kOwn);
+  B b;
+  const auto w = b.storage("w", kLarge, B::kWeight, 0);
+  b.op({B::read(w, 0)});
+  b.prefetch(w, 0, {.before = 0, .after_cache_ops = {B::previous(1)}});
+  b.detach(w, 0, {.after = 0, .after_cache_ops = {B::same(0)}});
+  PlannedJob job(pool.get(), b.finish(), 1, *device);
+  REQUIRE(job.error() == "");
+  for (int i = 0; i < 50 && fake_cuda_waited_bytes(loader->stream()) == 0; ++i) {
+    INFO("step " << i);
+    fake_cuda_pause(1);
+    REQUIRE(job.queue(1) == HO_OK);
+    for (int copies = 0; copies < 16; ++copies) {
+      loader->write(batch, std::vector<std::byte>(kOwn, static_cast<std::byte>(copies)));
+    }
+    fake_cuda_pause(0);
+    CHECK(loader->check() == "");
+    job.look_at_accelerator();
+    CHECK(job.wrong() == "");
+  }
+  const std::uint64_t waited = fake_cuda_waited_bytes(loader->stream());
+  CHECK(waited > 0);
+  CHECK(waited <= 16U << 20U);
+  loader->free(batch);
+}
+
 TEST_CASE("cuda: storages without a plan leave the device and come back in its order") {
   TwoNodes nodes;
   const auto device = CudaDevice::open(3, 500);

@@ -22,7 +22,8 @@ std::string TwoNodes::config(int node) const {
   }
   return "node_id: " + number + "\nnode_name: \"n" + number +
          "\"\nddr_bytes: " + std::to_string(spec_.ddr_bytes) +
-         "\nsegment_bytes: 2097152\nlease_ms: " + std::to_string(spec_.lease_ms) +
+         "\nsegment_bytes: " + std::to_string(spec_.segment_bytes) +
+         "\nlease_ms: " + std::to_string(spec_.lease_ms) +
          "\ndrain_ms: " + std::to_string(spec_.drain_ms) + "\nunix_socket: \"" +
          folder_.file("n" + number + ".sock") + "\"\n" +
          (spec_.tcp ? "tcp_listen: \"127.0.0.1:0\"\n" : "") +

@@ -13,7 +13,7 @@ namespace ho::test {
 
 /// The options in which the pools of tests differ.
 struct PoolSpec {
-  std::uint64_t ddr_bytes = 32U << 20U;  ///< per node; segments of 2 MiB
+  std::uint64_t ddr_bytes = 32U << 20U;  ///< per node
   std::uint64_t lease_ms = kLongLeaseMs;
   bool tcp = false;                      ///< control over TCP on loopback as well
   std::uint64_t flash_bytes = 0;         ///< of one flash file a node; 0: no flash
@@ -25,6 +25,7 @@ struct PoolSpec {
   const char* racks = "";                ///< a letter a node; empty: none is configured
   std::uint64_t link_bytes_per_s = 0;    ///< of a node's tcp; 0: no limit
   std::uint64_t drain_ms = 500;
+  std::uint64_t segment_bytes = 2U << 20U;
 };
 
 /// A pool of real daemons, two unless the test asks for more, on this machine, reached by Unix

@@ -17,7 +17,7 @@ namespace {
 using client::cuda::DevicePointer;
 using client::cuda::Stream;
 
-constexpr std::size_t kSlabBytes = std::size_t{32} << 20U;
+constexpr std::size_t kSlabBytes = std::size_t{64} << 20U;
 
 DevicePointer pointer(const std::byte* at) { return reinterpret_cast<DevicePointer>(at); }
 

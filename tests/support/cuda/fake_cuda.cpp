@@ -84,9 +84,18 @@ struct FakeStream {
   Clock clock;
   std::deque<Operation> queue;
   std::uint64_t ended = 0;
+  std::uint64_t waited_bytes_max = 0;  ///< of other streams' copies, by one copy
   bool busy = false;
   bool ending = false;
   std::thread thread;
+};
+
+/// Copies of one direction run one after the other, whatever their streams, in the order in which
+/// they came first in these.
+struct CopyEngine {
+  std::uint64_t asked = 0;
+  std::uint64_t served = 0;
+  std::uint64_t bytes = 0;  ///< of copies that have ended
 };
 
 struct FakeEvent {
@@ -123,6 +132,7 @@ class Driver {
   std::vector<Access> accesses;  ///< all whose end the host does not know
   Clock host;                    ///< what it does know
   std::uint64_t orphaned = 0;
+  CopyEngine engines[2];
   int next_stream = 1;
   int memory = -1;
   std::uintptr_t base = 0;
@@ -292,7 +302,7 @@ class Driver {
       lock.unlock();
       if (delay > 0) std::this_thread::sleep_for(std::chrono::microseconds(delay));
       lock.lock();
-      perform(operation, lock);
+      perform(stream, operation, lock);
       stream.ended = operation.count;
       stream.busy = false;
       changed.notify_all();
@@ -301,7 +311,7 @@ class Driver {
 
   /// Files are read and written by calls that fail where the host's bytes are gone, as those of a
   /// file that was cut short are.
-  void perform(const Operation& operation, std::unique_lock<std::mutex>& lock) {
+  void perform(FakeStream& stream, const Operation& operation, std::unique_lock<std::mutex>& lock) {
     switch (operation.kind) {
       case Operation::Kind::kMark: operation.flag->done = true; return;
       case Operation::Kind::kWait: changed.wait(lock, [&] { return operation.flag->done; }); return;
@@ -314,6 +324,13 @@ class Driver {
     }
     const auto offset = static_cast<off_t>(operation.device - base);
     const bool in = operation.kind == Operation::Kind::kCopyIn;
+    CopyEngine* const engine = operation.own == nullptr ? &engines[in ? 0 : 1] : nullptr;
+    if (engine != nullptr) {
+      const std::uint64_t turn = engine->asked++;
+      const std::uint64_t before = engine->bytes;
+      changed.wait(lock, [&] { return engine->served == turn; });
+      stream.waited_bytes_max = std::max(stream.waited_bytes_max, engine->bytes - before);
+    }
     lock.unlock();
     std::size_t moved = 0;
     while (moved < operation.bytes) {
@@ -326,6 +343,10 @@ class Driver {
     }
     lock.lock();
     if (moved < operation.bytes) orphaned += 1;
+    if (engine != nullptr) {
+      engine->served += 1;
+      engine->bytes += operation.bytes;
+    }
     if (operation.flag != nullptr) operation.flag->done = true;
   }
 };
@@ -370,6 +391,13 @@ FAKE_API std::uint64_t fake_cuda_orphaned() {
   Driver& driver = Driver::get();
   const std::lock_guard guard(driver.mutex);
   return driver.orphaned;
+}
+
+FAKE_API std::uint64_t fake_cuda_waited_bytes(void* handle) {
+  Driver& driver = Driver::get();
+  const std::lock_guard guard(driver.mutex);
+  const FakeStream* const stream = driver.find(handle);
+  return stream == nullptr ? 0 : stream->waited_bytes_max;
 }
 
 FAKE_API void fake_cuda_fail(int result) {

@@ -22,6 +22,9 @@ std::size_t fake_cuda_registered();
 int fake_cuda_retained();
 /// Copies whose host memory was gone when they ran: a real device moves bytes of nobody then.
 std::uint64_t fake_cuda_orphaned();
+/// The most bytes that a copy of the stream let pass: those of the copy that its direction's copy
+/// engine had at work, and of others that waited there before it.
+std::uint64_t fake_cuda_waited_bytes(void* stream);
 /// From now on every call that queues or asks answers this CUresult; 0: back to work.
 void fake_cuda_fail(int result);
 /// Holds back all streams, or lets them go on.
