@@ -84,7 +84,7 @@ struct FakeStream {
   Clock clock;
   std::deque<Operation> queue;
   std::uint64_t ended = 0;
-  std::uint64_t waited_bytes_max = 0;  ///< of other streams' copies, by one copy
+  std::uint64_t waited_bytes_max = 0;  ///< the most that one copy let pass
   bool busy = false;
   bool ending = false;
   std::thread thread;
@@ -95,7 +95,7 @@ struct FakeStream {
 struct CopyEngine {
   std::uint64_t asked = 0;
   std::uint64_t served = 0;
-  std::uint64_t bytes = 0;  ///< of copies that have ended
+  std::uint64_t bytes = 0;  ///< that copies have moved
 };
 
 struct FakeEvent {
@@ -132,9 +132,11 @@ class Driver {
   std::vector<Access> accesses;  ///< all whose end the host does not know
   Clock host;                    ///< what it does know
   std::uint64_t orphaned = 0;
+  std::uint64_t cut = 0;
   CopyEngine engines[2];
   int next_stream = 1;
   int memory = -1;
+  int scratch = -1;
   std::uintptr_t base = 0;
 
   void violate(const std::string& what) {
@@ -223,6 +225,12 @@ class Driver {
     return false;
   }
 
+  /// Whether host memory is there to its end: a file that it maps may have been cut short.
+  [[nodiscard]] bool is_there(const void* host_memory, std::size_t bytes) const {
+    const auto* const last = static_cast<const std::byte*>(host_memory) + bytes - 1;
+    return ::pwrite(scratch, host_memory, 1, 0) == 1 && ::pwrite(scratch, last, 1, 0) == 1;
+  }
+
   /// Queues a kernel. A write takes the bytes at `bytes_of`; a read leaves them there, and is
   /// waited for.
   int kernel(Operation::Kind kind, std::uintptr_t device, void* bytes_of, std::size_t bytes,
@@ -284,7 +292,8 @@ class Driver {
  private:
   Driver() {
     memory = ::memfd_create("fake device", 0);
-    if (memory < 0 || ::ftruncate(memory, kDeviceBytes) != 0) std::abort();
+    scratch = ::memfd_create("fake scratch", 0);
+    if (memory < 0 || scratch < 0 || ::ftruncate(memory, kDeviceBytes) != 0) std::abort();
     void* const at = ::mmap(nullptr, kDeviceBytes, PROT_NONE, MAP_SHARED, memory, 0);
     if (at == MAP_FAILED) std::abort();
     base = reinterpret_cast<std::uintptr_t>(at);
@@ -365,6 +374,7 @@ FAKE_API void fake_cuda_reset(std::uint64_t seed, std::uint32_t delay_us_max) {
   driver.failure = 0;
   driver.paused = false;
   driver.orphaned = 0;
+  driver.cut = 0;
 }
 
 FAKE_API const char* fake_cuda_violations() {
@@ -391,6 +401,12 @@ FAKE_API std::uint64_t fake_cuda_orphaned() {
   Driver& driver = Driver::get();
   const std::lock_guard guard(driver.mutex);
   return driver.orphaned;
+}
+
+FAKE_API std::uint64_t fake_cuda_cut() {
+  Driver& driver = Driver::get();
+  const std::lock_guard guard(driver.mutex);
+  return driver.cut;
 }
 
 FAKE_API std::uint64_t fake_cuda_waited_bytes(void* handle) {
@@ -544,6 +560,7 @@ FAKE_API int cuMemHostUnregister(void* base) {
   if (driver.in_use({at->first, at->first + at->second})) {
     driver.violate("host memory is unregistered while a copy uses it");
   }
+  if (!driver.is_there(base, at->second)) driver.cut += 1;
   driver.registered.erase(at);
   return kSuccess;
 }

@@ -22,6 +22,9 @@ std::size_t fake_cuda_registered();
 int fake_cuda_retained();
 /// Copies whose host memory was gone when they ran: a real device moves bytes of nobody then.
 std::uint64_t fake_cuda_orphaned();
+/// Ranges whose memory was gone already when they were unregistered: a real device held its pages
+/// until then.
+std::uint64_t fake_cuda_cut();
 /// The most bytes that a copy of the stream let pass: those of the copy that its direction's copy
 /// engine had at work, and of others that waited there before it.
 std::uint64_t fake_cuda_waited_bytes(void* stream);

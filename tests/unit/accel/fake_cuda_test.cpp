@@ -1,11 +1,13 @@
 // The stand-in for NVIDIA's driver finds each misuse that it is there to find.
 #include "tests/support/cuda/fake_cuda.hpp"
 
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
 #include <csignal>
+#include <span>
 #include <string>
 #include <thread>
 
@@ -22,6 +24,7 @@ using test::Pages;
 using test::wait_for;
 
 constexpr std::size_t kBytes = 4096;
+constexpr std::size_t kLarge = 8 << 20;
 
 /// Where a test does wrong on purpose: device memory, two pinned pages, streams.
 class Rig {
@@ -163,6 +166,46 @@ TEST_CASE("fake cuda: finds memory that is unregistered while a copy uses it") {
   REQUIRE(rig.accel->record(rig.second, Lane::kIn).ok());
   wait_for(*rig.accel, rig.second);
   CHECK(Rig::found("no longer registered"));
+}
+
+TEST_CASE("fake cuda: finds memory of a file that was cut before it was unregistered") {
+  Rig rig;
+  if (!rig.usable) return;
+  const int file = ::memfd_create("cut", 0);
+  REQUIRE(file >= 0);
+  for (const bool cut : {false, true}) {
+    REQUIRE(::ftruncate(file, kBytes) == 0);
+    void* const base = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    REQUIRE(base != MAP_FAILED);
+    const std::span<std::byte> memory(static_cast<std::byte*>(base), kBytes);
+    REQUIRE(rig.accel->pin(memory).ok());
+    if (cut) REQUIRE(::ftruncate(file, 0) == 0);
+    rig.accel->unpin(memory);
+    CHECK(fake_cuda_cut() == (cut ? 1 : 0));
+    ::munmap(base, kBytes);
+  }
+  ::close(file);
+}
+
+TEST_CASE("fake cuda: copies of one direction run one after the other, whatever their streams") {
+  Rig rig;
+  if (!rig.usable) return;
+  Pages large(kLarge);
+  std::byte* const memory = rig.device->allocate(kLarge);
+  REQUIRE(rig.accel->pin(large.all()).ok());
+  for (int i = 0; i < 100 && fake_cuda_waited_bytes(rig.device->stream()) == 0; ++i) {
+    fake_cuda_pause(1);
+    REQUIRE(rig.accel->copy({Lane::kIn, memory, large.all().data(), kLarge}).ok());
+    rig.device->write(rig.memory, rig.out.all());
+    fake_cuda_pause(0);
+    REQUIRE(rig.accel->record(rig.first, Lane::kIn).ok());
+    wait_for(*rig.accel, rig.first);
+    rig.device->synchronize();
+  }
+  CHECK(fake_cuda_waited_bytes(rig.device->stream()) == kLarge);
+  rig.accel->unpin(large.all());
+  rig.device->free(memory);
+  CHECK(rig.device->check() == "");
 }
 
 TEST_CASE("fake cuda: finds device memory that is freed while a copy uses it") {
