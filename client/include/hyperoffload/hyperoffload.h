@@ -429,8 +429,9 @@ typedef struct ho_device_memory {
  * Copies use two streams of the library, one for each direction. Pool memory of this node is pinned
  * (cuMemHostRegister) while it is granted; the driver may need some time for that in ho_load. Bytes
  * from and to other machines pass through 64 MiB of pinned host memory. For a position that reads
- * bytes from there, ho_before returns when they have arrived on this machine and are queued; for
- * one that overwrites bytes that go there, when they have arrived there.
+ * bytes from there, ho_before waits until they have arrived on this machine and their copies are
+ * queued. So a kernel never reads bytes that a lost node still owes. For a position that overwrites
+ * bytes that go there, ho_before waits until they have arrived there.
  *
  * Times. ho_counters and ho_span give the times at which the job's thread queued ops and copies,
  * not when the device ran them; stall is the time that the job's thread waited.
