@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <csignal>
+#include <future>
 #include <optional>
 #include <string>
 #include <thread>
@@ -175,4 +176,25 @@ TEST_CASE("cuda: with two homes a job goes on when an administrator ends its ses
     CHECK(device->check() == "");
   }
   CHECK(ran > 3);
+}
+
+TEST_CASE("cuda: a node that is lost while an op waits for its bytes ends the wait") {
+  TwoNodes nodes;
+  // A transfer takes a second.
+  const PoolHandle pool = connect_pool(nodes.address(0), "tcp", "test", test::kPassingBytes);
+  const auto device = CudaDevice::open();
+  if (device == nullptr) return;
+  PlannedJob job(pool.get(), passing(), 1, *device);
+  REQUIRE(job.run(1) == HO_OK);
+  REQUIRE(job.begin_step() == HO_OK);
+  auto op = std::async(std::launch::async, [&] {
+    device->make_current();
+    return job.run_next(0);
+  });
+  CHECK(op.wait_for(100ms) != std::future_status::ready);
+  nodes.daemon(0).send(SIGKILL);
+  nodes.daemon(1).send(SIGKILL);
+  CHECK(op.get() == HO_UNAVAILABLE);
+  CHECK(ho_sync(job.runtime()) == HO_UNAVAILABLE);
+  CHECK(device->check() == "");  // no kernel has read what did not come
 }
