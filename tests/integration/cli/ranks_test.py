@@ -75,7 +75,6 @@ class Ranks(unittest.TestCase):
         words = ("--hardware", self.hardware(20_000_000_000), "--device-memory", "60%")
         apart = self.plan(self.graph, "--ranks", "3", *words)
         self.assertEqual({rank.get("group") for rank in apart["ranks"]}, {None})
-        self.assertGreater(len({rank["start_ns"] for rank in apart["ranks"]}), 1)
         some = self.plan(reduced, self.graph, reduced, *words)
         self.assertEqual([rank.get("group") for rank in some["ranks"]], [0, None, 0])
         self.assertEqual(some["ranks"][0]["start_ns"], some["ranks"][2]["start_ns"])
