@@ -30,7 +30,7 @@ struct DraftOp {
   bool fixed = false;
   bool recomputable = false;
   bool communication = false;
-  std::string group;         ///< of a collective; it is fixed
+  std::string group;         ///< that runs this collective, which is fixed; empty: not one
   double network_bytes = 0;  ///< bytes of communication; 0: the larger of what it reads and writes
 };
 

@@ -283,7 +283,7 @@ class Op:
         self.place = None  # in the graph that was made last; None: it is not in it
         self.share = 1.0  # fraction of the call's time
         self.fixed = False
-        self.group = ""  # of a collective
+        self.group = ""  # that runs this collective
         self.phase = phase
         self.reads = []
         self.writes = []
