@@ -74,7 +74,8 @@ Result<void> install_handler() {
   if (::sigaction(SIGBUS, nullptr, &previous_action) != 0) return errno_error(errno, "sigaction");
   struct sigaction action {};
   action.sa_sigaction = on_bus_error;
-  action.sa_flags = SA_SIGINFO;
+  // On the stack that the thread has for signals: languages with small stacks require it.
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK;
   ::sigemptyset(&action.sa_mask);
   if (::sigaction(SIGBUS, &action, nullptr) != 0) return errno_error(errno, "sigaction");
   installed = true;

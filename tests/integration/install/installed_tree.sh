@@ -75,6 +75,11 @@ for driver in ucx ofi; do
   python3 -c 'import ctypes, sys; getattr(ctypes.CDLL(sys.argv[1]), sys.argv[2])' \
     "$lib_dir/hyperoffload/hyperoffload-$driver.so" "ho_${driver}_module"
 done
+# The library's code stays, as its handler of signals does.
+python3 -c '
+import _ctypes, sys
+_ctypes.dlclose(_ctypes.dlopen(sys.argv[1], 0))
+assert sys.argv[1] in open("/proc/self/maps").read(), "the library is unloaded"' "$(realpath "$lib_dir/libhyperoffload.so")"
 "$cli" bench transport --transport tcp --op get --size 64KiB --inflight 4 --seconds 0.3 -o json >"$work/bench"
 python3 -c '
 import json, sys

@@ -137,5 +137,25 @@ TEST_CASE("memory guard: copies from and to truncated memory return, repeatedly"
   }
 }
 
+TEST_CASE("memory guard: faults are handled on the stack that a thread has for signals") {
+  REQUIRE(install_memory_guard().ok());
+  struct sigaction action {};
+  REQUIRE(::sigaction(SIGBUS, nullptr, &action) == 0);
+  CHECK((action.sa_flags & SA_ONSTACK) != 0);
+  const End end = end_of([] {
+    std::vector<char> memory(64 * kKiB);
+    stack_t stack{};
+    stack.ss_sp = memory.data();
+    stack.ss_size = memory.size();
+    const Shared shared(4096);
+    if (::sigaltstack(&stack, nullptr) != 0 || shared.base == nullptr || !shared.cut(0)) ::_exit(1);
+    for (int i = 0; i < 3; ++i) {
+      std::byte into{};
+      if (guarded(shared.bytes(), [&] { std::memcpy(&into, shared.base, 1); })) ::_exit(2);
+    }
+  });
+  CHECK(end == End{});
+}
+
 }  // namespace
 }  // namespace ho::test
