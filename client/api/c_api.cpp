@@ -107,7 +107,7 @@ Result<std::uint64_t> start(ho_pool* pool, Direction direction, ho_allocation* a
   transfer.memory = static_cast<std::byte*>(memory);
   transfer.bytes = bytes;
   transfer.local = *handles;
-  transfer.urgency = bytes <= kSmallTransferBytes ? Urgency::kPlainSmall : Urgency::kPlain;
+  transfer.urgency = bytes <= kSmallTransferBytes ? Urgency::kFirst : Urgency::kPlain;
   return pool->pool->engine().start(transfer);
 }
 

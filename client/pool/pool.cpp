@@ -359,6 +359,7 @@ Result<void> Pool::move_registered(Direction direction, const ArenaMap& arena,
                                    transport::TrafficClass traffic) {
   Transfer transfer;
   transfer.traffic = traffic;
+  if (traffic == transport::TrafficClass::kDeadline) transfer.urgency = Urgency::kFirst;
   transfer.late_after = late_after;
   transfer.direction = direction;
   transfer.arena = &arena;
@@ -384,6 +385,7 @@ Result<void> Pool::move_device(Direction direction, const ArenaMap& arena,
   transfer.streams = &streams;
   transfer.after = streams.everything();
   transfer.done_when = DoneWhen::kMoved;
+  transfer.urgency = Urgency::kFirst;
   const auto ticket = engine_->start(transfer);
   if (!ticket) return ticket.error();
   return engine_->wait(*ticket);
