@@ -57,8 +57,8 @@
  *
  * Limits. 4096 transfers started and not yet waited for; 8192 in flight in a pool, including those
  * of plans. 4096 nodes in a pool. 2^50 bytes in an allocation, an arena or a storage. The job needs
- * a file descriptor for each segment of memory on its own machine, and some for each node: at its
- * limit (ulimit -n) calls that get memory end with HO_EXHAUSTED.
+ * some file descriptors for each node, and while a call gets memory on the job's own machine, one
+ * for each segment: at the limit (ulimit -n) calls that get memory end with HO_EXHAUSTED.
  */
 #ifndef HYPEROFFLOAD_HYPEROFFLOAD_H_
 #define HYPEROFFLOAD_HYPEROFFLOAD_H_
@@ -167,6 +167,10 @@ typedef struct ho_connect_options {
                           0: they do not wait */
 } ho_connect_options;
 
+/* The header's version, and the library's. */
+#define HO_VERSION_MAJOR 0
+#define HO_VERSION_MINOR 1
+#define HO_VERSION_PATCH 0
 HO_API const char* ho_version(void);
 /* Never NULL; "unknown" for a number that is not a status. */
 HO_API const char* ho_status_name(ho_status status);
@@ -502,8 +506,9 @@ HO_API ho_status ho_load(ho_runtime* runtime, const void* schedule, size_t sched
                          ho_plan** out);
 /* Ends a plan, also in a step: queued transfers are not sent, and the call waits for those in
  * flight. Values of persistent storages stay where they are and belong to the runtime; those of an
- * unfinished step are lost as by ho_leave. The handle is gone, whatever the outcome. HO_OK also for
- * a runtime that has failed, and for NULL. */
+ * unfinished step are lost as by ho_leave. Memory that `take` gave for others, or that ho_adopt
+ * named, is the job's again without a call of `drop`. The handle is gone, whatever the outcome.
+ * HO_OK also for a runtime that has failed, and for NULL. */
 HO_API ho_status ho_unload(ho_plan* plan);
 
 HO_API uint32_t ho_position_count(const ho_plan* plan);

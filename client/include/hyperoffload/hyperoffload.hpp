@@ -88,8 +88,8 @@ class Flash {
 /// Pool memory. It must not outlive its Pool; ending it waits for transfers that use it.
 class Allocation {
  public:
-  Allocation(ho_pool* pool, std::uint64_t bytes) : pool_(pool) {
-    check(ho_allocate(pool, bytes, &handle_));
+  Allocation(ho_pool* pool, std::uint64_t bytes, ho_nearness which = HO_ALL_NODES) : pool_(pool) {
+    check(ho_allocate_among(pool, which, bytes, &handle_));
   }
   /// Memory of the node that has `flash`, so that bytes can be staged between them.
   Allocation(ho_pool* pool, const Flash& flash, std::uint64_t bytes) : pool_(pool) {
@@ -127,10 +127,11 @@ class Pool {
     std::string ofi_domain = {};
     std::string ofi_interface = {};
     bool ofi_allow_emulation = false;
-    std::uint32_t connections = 0;       ///< for tcp and ofi; 0: the library's default
-    std::string tcp_interface = {};      ///< empty: any
-    std::string ucx_devices = {};        ///< empty: all that are up
-    std::string ucx_transports = {};     ///< empty: "rc"
+    std::uint32_t connections = 0;    ///< for tcp and ofi; 0: the library's default
+    std::string tcp_interface = {};   ///< empty: any
+    std::string ucx_devices = {};     ///< empty: all that are up
+    std::string ucx_transports = {};  ///< empty: "rc"
+    bool ucx_allow_emulation = false;
     std::uint32_t local_threads = 0;     ///< 0: by the cores there are
     std::string local_numa = "auto";     ///< as ho_connect_options::local_numa
     std::uint64_t link_bytes_per_s = 0;  ///< each way; 0: no limit
@@ -155,6 +156,7 @@ class Pool {
     given.tcp_interface = options.tcp_interface.c_str();
     given.ucx_devices = options.ucx_devices.c_str();
     given.ucx_transports = options.ucx_transports.c_str();
+    given.ucx_allow_emulation = options.ucx_allow_emulation ? 1 : 0;
     given.local_threads = options.local_threads;
     given.local_numa = options.local_numa.c_str();
     given.link_bytes_per_s = options.link_bytes_per_s;
@@ -182,7 +184,16 @@ class Pool {
     check(ho_pool_get_notice(handle_, &out));
     return out;
   }
-  Allocation allocate(std::uint64_t bytes) { return Allocation(handle_, bytes); }
+  /// What nodes can give to jobs now.
+  ho_pool_room room(ho_nearness which = HO_ALL_NODES) const {
+    ho_pool_room out{};
+    out.struct_bytes = sizeof(out);
+    check(ho_pool_get_room(handle_, which, &out));
+    return out;
+  }
+  Allocation allocate(std::uint64_t bytes, ho_nearness which = HO_ALL_NODES) {
+    return Allocation(handle_, bytes, which);
+  }
   Allocation allocate_beside(const Flash& flash, std::uint64_t bytes) {
     return Allocation(handle_, flash, bytes);
   }
