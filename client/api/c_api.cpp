@@ -179,13 +179,16 @@ ho_status ho_disconnect(ho_pool* pool) {
   return guarded([&]() -> Result<void> {
     {
       const std::lock_guard guard(pool->mutex);
-      if (pool->runtimes + pool->allocations + pool->objects + pool->blocks.size() > 0) {
-        return Error(Errc::kConflict,
-                     std::to_string(pool->runtimes) + " runtimes and " +
-                         std::to_string(pool->blocks.size()) + " block stores are open, " +
-                         std::to_string(pool->objects) + " publishers and subscribers too, " +
-                         std::to_string(pool->allocations) + " allocations are not freed");
-      }
+      std::string open;
+      const auto name = [&open](std::size_t count, const char* what) {
+        if (count == 0) return;
+        open += (open.empty() ? "" : ", ") + std::to_string(count) + ' ' + what;
+      };
+      name(pool->runtimes, "runtimes");
+      name(pool->blocks.size(), "block stores");
+      name(pool->objects, "publishers and subscribers");
+      name(pool->allocations, "allocations");
+      if (!open.empty()) return Error(Errc::kConflict, "the pool still has " + open);
     }
     for (const auto& [base, registered] : pool->registered) {
       pool->pool->unregister_memory(registered.handles);
