@@ -658,7 +658,7 @@ typedef struct ho_counters {
   uint64_t stall_ns;       /* all steps */
   uint64_t prefetch_bytes; /* pool -> device */
   uint64_t store_bytes;    /* device -> pool */
-  uint64_t last_step_ns;   /* step_begin to step_end */
+  uint64_t last_step_ns;   /* step_begin to step_end; bytes: since the end of the step before */
   uint64_t last_step_stall_ns;
   uint64_t last_step_prefetch_bytes;
   uint64_t last_step_store_bytes;

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "common/base/prng.hpp"
-#include "common/base/units.hpp"
 #include "proto/files/convert.hpp"
 #include "tests/integration/client/planned_job.hpp"
 #include "tests/integration/client/two_nodes.hpp"
@@ -110,31 +109,6 @@ TEST_CASE("plans: values are read, written and synced between steps, and the run
       REQUIRE(job.error() == "");
       act(job, 1, random, 20);
     }
-  }
-}
-
-TEST_CASE("plans: values that are read and written between steps pass the job's own transfers") {
-  TwoNodes nodes({.ddr_bytes = 64U << 20U, .lease_ms = 10'000});
-  for (const char* transport : {"local", "tcp"}) {
-    INFO("over " << transport);
-    hyperoffload::Pool::Options options;
-    options.pool = nodes.address(0);
-    options.transport = transport;
-    options.link_bytes_per_s = 40'000'000;
-    hyperoffload::Pool pool(options);
-    std::vector<std::byte> memory(kMiB);
-    pool.register_memory(memory.data(), memory.size());
-    const auto allocation = pool.allocate(kMiB);
-    std::vector<std::uint64_t> tickets;
-    for (int i = 0; i < 100; ++i) {
-      tickets.push_back(pool.get(allocation, 0, memory.data(), memory.size()));
-    }
-    Prng random(1);
-    PlannedJob job(pool.get(), test::random_schedule(random), 1);  // it writes the first values
-    REQUIRE(job.error() == "");
-    REQUIRE(job.sync_and_compare() == HO_OK);
-    CHECK_FALSE(pool.test(tickets.back()));
-    for (const std::uint64_t ticket : tickets) pool.wait(ticket);
   }
 }
 
