@@ -7,6 +7,7 @@ import contextlib
 import copy
 import gc
 import io
+import itertools
 import threading
 import unittest
 
@@ -32,7 +33,7 @@ class Script:
         self.model = torch.nn.Sequential(*[torch.nn.Linear(WIDTH, WIDTH) for _ in range(6)])
         self.optimizer = torch.optim.AdamW(self.model.parameters(), 1e-3)
         self.use, self.within, self.batch, self.step = use, within, batch, 0
-        self.seen, self.kept, self.run = [], [], None
+        self.seen, self.kept, self.run, self.messages = [], [], None, ""
 
     def train(self, steps=9):
         for step in range(steps):
@@ -59,6 +60,7 @@ class Script:
         with contextlib.redirect_stderr(said), hyperoffload.fit(
                 self.model, self.optimizer, device_memory=memory, pool=pool, **options) as self.run:
             self.train()
+        self.messages = said.getvalue()
         return self
 
 
@@ -242,6 +244,62 @@ class Memory(support.WithDaemon):
         self.assertLessEqual(stats["peak_allocated_bytes"], 1.02 * stats["budget_bytes"])
         self.assertEqual(ours.rows.data_ptr(), ours.model[1].weight[1:].data_ptr())
         self.assertEqual(ours.array[8:].tolist(), ours.model[2].weight.flatten().tolist())
+
+    def test_weights_that_cannot_leave_are_said_once(self):
+        numbers = itertools.count()
+
+        def of_numpy(weight):
+            return torch.from_numpy(numpy.array(weight.tolist(), numpy.float32))
+
+        def of_a_file(weight):
+            path = str(self.folder / f"weights{next(numbers)}")
+            weight.numpy().tofile(path)
+            return torch.from_file(path, shared=True, size=weight.numel()).view(weight.shape)
+
+        def shared(weight):
+            return weight.clone().share_memory_()
+
+        class Fixed(Script):
+            def __init__(self, ways):
+                super().__init__()
+                self.arrays = []
+                for layer, way in zip(self.model, ways):
+                    weight = layer.weight
+                    weight.data = way(weight.detach())
+                    if way is of_numpy:
+                        self.arrays.append(weight.detach().numpy())
+
+        numpys, files = "in memory of numpy, a buffer or another library", "in shared memory or a mapped file"
+        for ways, words in (
+                ([of_numpy], rf"1 tensor stays on the device, 16 KiB, .*: 0\.weight \(16 KiB, {numpys}\)"),
+                ([of_a_file], rf"1 tensor stays .*: 0\.weight \(16 KiB, {files}\)"),
+                ([shared], rf"1 tensor stays .*: 0\.weight \(16 KiB, {files}\)"),
+                ([of_numpy, shared, of_a_file, shared],
+                 rf"4 tensors stay on the device, 64 KiB, .*: 0\.weight \(.*{numpys}\), 1\.weight \(.*{files}\), "
+                 r"2\.weight .*, and 1 more")):
+            with self.subTest([way.__name__ for way in ways]):
+                ours = self.check(lambda ways=ways: Fixed(ways), memory="70%")
+                self.assertEqual(ours.run.stats()["planned_steps"], 7, ours.run.summary())
+                self.assertRegex(ours.messages, words)
+                self.assertEqual(ours.messages.count("on the device"), 1, ours.messages)
+                self.assertLessEqual(ours.run.stats()["peak_allocated_bytes"], 1.02 * ours.run.stats()["budget_bytes"])
+        self.assertNotIn("on the device", self.check(Script, memory="70%").messages)
+
+    def test_large_memory_that_is_handed_out_is_said_once_for_each_line(self):
+        class Large(Script):
+            def __init__(self, size):
+                super().__init__()
+                self.size, self.large = size, []
+
+            def uses(self, step):
+                if step in (3, 4, 5):
+                    self.large.append(torch.ones(self.size, dtype=torch.uint8))
+                    self.large[-1].storage()  # one line
+
+        ours = self.check(lambda: Large(1 << 20), memory="8MiB")
+        self.assertEqual(ours.messages.count("hands out memory"), 1, ours.messages)
+        self.assertRegex(ours.messages, r"storage\(\) at \S*memory_test\.py:\d+ hands out memory of 1 MiB, which stays")
+        self.assertNotIn("hands out", self.check(lambda: Large((1 << 20) - 4), memory="8MiB").messages)
 
     def test_weights_that_come_late_may_leave(self):
         class Late(Script):

@@ -14,6 +14,7 @@ from .._torch.step import is_wrapper, storage_of
 from .demand import BYTES_MIN
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+_NAMED = 3  # tensors that a message names
 # Objects, beside arrays of numpy, whose memory a tensor may share.
 _BUFFERS = (bytearray, memoryview, mmap.mmap, array.array, ctypes.Array)
 
@@ -54,6 +55,27 @@ def make_resizable(tensors, device):
         end = begin + storage.nbytes()
         if all(map(_is_plain, users)) and not any(low < end and begin < high for low, high in arrays):
             _move(storage, users, device)
+
+
+def said_staying(staying):
+    """What to tell a person of storages (name -> storage) whose memory PyTorch cannot free."""
+    most = sorted(staying, key=lambda name: -staying[name].nbytes())[:_NAMED]
+    named = [f"{name} ({_size(staying[name].nbytes())}, {_cause(staying[name])})" for name in most]
+    if len(staying) > len(most):
+        named.append(f"and {len(staying) - len(most)} more")
+    total = sum(storage.nbytes() for storage in staying.values())
+    tensors = "1 tensor stays" if len(staying) == 1 else f"{len(staying)} tensors stay"
+    return f"{tensors} on the device, {_size(total)}, since PyTorch cannot free the memory: {', '.join(named)}"
+
+
+def _size(size):
+    return f"{size / 2**20:.1f} MiB" if size >= 1 << 20 else f"{size / 2**10:.0f} KiB"
+
+
+def _cause(storage):
+    if storage.device.type == "cpu" and storage.is_shared():
+        return "in shared memory or a mapped file"
+    return "in memory of numpy, a buffer or another library"
 
 
 def _objects():

@@ -12,7 +12,7 @@ import torch
 
 from .._memory.demand import BYTES_MIN, Demand
 from .._memory.meter import Meter
-from .._memory.resizable import make_resizable
+from .._memory.resizable import make_resizable, said_staying
 from .._torch.collectives import communicates, is_point_to_point
 from .._torch.compiled import refuse_compiled
 from .._torch.devices import Device, device_of
@@ -141,12 +141,18 @@ def tensors_of_job(model, optimizer):
             if isinstance(each, torch.Tensor)]
 
 
-def show_model(model, optimizer, demand):
-    """Tells `demand` what exists of a model and its optimizer: it may leave."""
-    for tensor in tensors_of_job(model, optimizer):
-        storage = storage_of(tensor)
-        if storage is not None and tensor.device == demand.device.where:
-            demand.add(storage)
+def show_model(model, optimizer, demand, say=lambda text: None):
+    """Tells `demand` what exists of a model and its optimizer: it may leave. What PyTorch cannot free stays; say(text)
+    tells a person, once for each."""
+    staying = {}
+    for name, storage in storages_by_name(model, optimizer).items():
+        if storage.device == demand.device.where:
+            is_new = not demand.knows(storage)
+            if demand.add(storage) is not None and is_new and not demand.can_leave(storage):
+                demand.stay(storage)
+                staying[name] = storage
+    if staying:
+        say(said_staying(staying))
 
 
 def storages_by_name(model, optimizer):
@@ -163,7 +169,8 @@ def storages_by_name(model, optimizer):
     names = {parameter: name for name, parameter in model.named_parameters()}
     for parameter, name in names.items():
         add(name + ".grad", parameter.grad)
-    for number, (parameter, state) in enumerate(optimizer.state.items()):
+    states = optimizer.state if optimizer is not None else {}
+    for number, (parameter, state) in enumerate(states.items()):
         for key, value in state.items() if isinstance(state, dict) else ():
             add(f"{names.get(parameter, f'parameter{number}')}.{key}", value)
     return found

@@ -134,7 +134,7 @@ class Run:
     def _show_model(self):
         """What exists already may leave, and does at once what is too much."""
         make_resizable(tensors_of_job(self._model, self._optimizer), self._device)
-        show_model(self._model, self._optimizer, self._demand)
+        show_model(self._model, self._optimizer, self._demand, _say)
         # Each step holds at least the parameters and their gradients.
         self._plain_bytes = max(self._plain_bytes, self._meter.bytes + sum(
             bytes_of(local_of(each)) for each in self._model.parameters() if each.requires_grad))
@@ -267,7 +267,7 @@ class Run:
 
     def _record(self, begins_alike=False):
         """Records a step from here on. begins_alike: with the first call of one that has a plan."""
-        show_model(self._model, self._optimizer, self._demand)  # states may be others than before
+        show_model(self._model, self._optimizer, self._demand, _say)  # states may be others than before
         self._demand.fixed.restart()
         self._demand.adopts = False
         self._recorder.begins_alike = begins_alike
