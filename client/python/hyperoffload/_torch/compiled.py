@@ -4,6 +4,8 @@ A compiled region fuses operators and keeps values by itself; a CUDA graph uses 
 captured with. To record these would give a plan of other operators than the ones that run.
 """
 
+import sys
+
 import torch
 
 from .hooks import replace
@@ -41,19 +43,29 @@ def _targets():
     yield torch.cuda.CUDAGraph, "replay", _GRAPH
     if hasattr(torch, "compile"):
         yield torch, "compile", _COMPILE
-        frames = getattr(getattr(torch, "_dynamo", None), "eval_frame", None)
+        frames = sys.modules.get("torch._dynamo.eval_frame")  # else nothing has been compiled
         if hasattr(frames, "OptimizedModule"):
             yield frames.OptimizedModule, "__call__", _COMPILE
+        for name in ("_maybe_set_eval_frame", "set_eval_frame"):  # from PyTorch 2.5 on, and before
+            if hasattr(frames, name):
+                yield frames, name, _COMPILE
+                break
 
 
 def refuse_compiled(stack, allowed):
     """Calls of compiled parts raise RuntimeError until `stack` ends, except where allowed() holds."""
     for owner, attribute, how in _targets():
-        def refuse(original, *args, how=how, **kwargs):
-            if allowed():
+        def refuse(original, *args, attribute=attribute, how=how, **kwargs):
+            is_compiled_function = attribute.endswith("set_eval_frame")
+            # Each call of such a function sets its compiler first; parts that are not to be compiled set none.
+            if allowed() or (is_compiled_function and args[0] in (None, False)):
                 return original(*args, **kwargs)
-            name = getattr(args[0], "name", None) or type(args[0]).__name__ if args else attribute
+            name = "a function" if is_compiled_function else _name_of(args[0]) if args else attribute
             raise RuntimeError(f"{name} at {where()} is compiled by {how[0]}: its operators do not come to "
                                f"HyperOffload one by one; {how[1]}, or call it within run.paused()")
 
         replace(stack, owner, attribute, refuse)
+
+
+def _name_of(compiled):
+    return getattr(compiled, "name", None) or type(compiled).__name__
