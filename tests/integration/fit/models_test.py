@@ -8,6 +8,7 @@ import unittest
 import support  # first: it finds PyTorch and the package
 import torch
 from torch import nn
+from torch import prod as imported
 from torch.nn import functional
 
 import hyperoffload
@@ -123,6 +124,19 @@ LOSSES = {
     "distances": lambda a, b: (torch.cdist(a, b, p=1) + torch.cdist(a, b, p=3)).mean()}
 
 
+# Operators whose gradients PyTorch gives by other formulas where a dispatch mode is.
+PRODUCTS = {
+    "all": lambda a, b: (1 + a.tanh() / 50 * b).prod(), "rows": lambda a, b: ((a.sigmoid() + 0.5).prod(1) * b[:, 0]).mean(),
+    "an imported function": lambda a, b: (imported(a.sigmoid() + 0.5, dim=0, keepdim=True) * b).mean(),
+    "a zero": lambda a, b: (a * (b > b.min())).prod(1).sum(), "zeros": lambda a, b: a.relu().prod(1).sum(),
+    "cumulative": lambda a, b: (torch.cumprod(a.sigmoid() + 0.5, 1) * b).mean(),
+    "cumulative with zeros": lambda a, b: ((a + 1).relu().cumprod(dim=0) * b).mean()}
+
+
+def filled(a, b):
+    return (a.masked_fill(b < 0.3, a.mean()) * b).square().mean()
+
+
 def train(kind, pool=None):
     """Returns (losses, values of the model, run); run is None without a pool."""
     torch.manual_seed(3)
@@ -177,6 +191,13 @@ class Models(support.WithDaemon):
         for name, loss in LOSSES.items():
             with self.subTest(name):
                 self.check(regression(loss))
+
+    def test_gradients_of_products_have_the_bits_of_the_plain_run(self):
+        for name, loss in PRODUCTS.items():
+            with self.subTest(name):
+                self.check(regression(loss))
+        self.check(regression(filled), is_planned=False)  # its gradient takes as many values as were filled
+        self.assertIs(torch.prod, imported)
 
 
 if __name__ == "__main__":
