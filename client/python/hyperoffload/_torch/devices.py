@@ -27,6 +27,10 @@ class Device:
 
     def can_resize(self, storage):
         """Whether PyTorch can free a storage's memory and allocate it again."""
+        if storage.is_shared():  # PyTorch 2 would try, and end the process
+            return False
+        if hasattr(storage, "resizable"):
+            return storage.resizable()
         try:
             storage.resize_(storage.nbytes())  # refused where the memory is numpy's or shared
         except RuntimeError:
