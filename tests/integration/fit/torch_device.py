@@ -12,6 +12,7 @@ from hyperoffload._torch import devices as _devices
 from hyperoffload._torch.step import storage_of
 
 NAME = "privateuseone"
+IS_REAL = False
 _library = None
 _driver = None
 
