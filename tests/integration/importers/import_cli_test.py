@@ -75,6 +75,26 @@ class Import(unittest.TestCase):
         self.assertEqual({p["phase"] for p in answer["phases"]},
                          {"forward", "backward", "optimizer"})
 
+    def test_kinds_that_are_missing_and_inputs_of_half_the_peak_are_doubted(self):
+        def doubts(kind, name):
+            answer = json.loads(self.run_import(kind, name, "-o", "json").stdout)
+            return [line for line in answer["remarks"] if "No storage" in line or "INPUT" in line]
+        self.assertEqual(doubts("pytorch", "training.json"), [])
+        self.assertEqual(doubts("onnx", "small"), [
+            "No storage of kind GRADIENT, OPTIMIZER_STATE: right for inference only."])
+        self.assertEqual(doubts("chakra", "converted"), [
+            "No storage of kind OPTIMIZER_STATE: right for optimizers without state only."])
+        self.assertEqual(doubts("chakra", "memory"), [
+            "No storage of kind WEIGHT, GRADIENT, OPTIMIZER_STATE: weights may have another kind."])
+        # The first operand, an INPUT of 800 bytes, gets 8,000 bytes.
+        text = self.read_corpus("pytorch", "v11.json")
+        self.assertIn("[1, 1, 0, 200, 4,", text)
+        with open(self.path("large.json"), "w", encoding="utf-8") as out:
+            out.write(text.replace("[1, 1, 0, 200, 4,", "[1, 1, 0, 2000, 4,"))
+        text = " ".join(self.run_it("import", "pytorch", self.path("large.json"), "--out",
+                                    self.path("g.json")).stdout.split())
+        self.assertRegex(text, "INPUT storage#[0-9]+ holds 7.81 KiB of the peak of 11.3 KiB: is it a weight[?]")
+
     def test_communication_takes_the_time_of_the_network(self):
         # 64 bytes, read and written; its kernel was not measured.
         linked = json.loads(self.read_corpus("pytorch", "linked.json"))

@@ -58,6 +58,36 @@ TEST_CASE("chakra: nodes run in the order of their dependencies, smallest id fir
   CHECK(find_op(made->graph, "mb1.l.0.y@0_COMP")->phase == "forward");
 }
 
+TEST_CASE("chakra: a version that is not known is refused") {
+  const auto error_with = [](const WireWriter& metadata) {
+    std::string bytes;
+    WireWriter::append_varint(metadata.text().size(), bytes);
+    bytes += metadata.text();
+    ChakraBuilder nodes;
+    const std::string all = small_stg().bytes();
+    // Another metadata in place of the builder's, which `nodes` has alone.
+    return error_of(import_chakra(bytes + all.substr(nodes.bytes().size()), {}));
+  };
+  const auto schema = [](std::string_view text) {
+    return WireWriter().message(2, WireWriter().bytes(1, "schema").bytes(29, text));
+  };
+  for (const char* const known : {"", "symbolic_tensor_network", "1.0.2-chakra.0.0.4",
+                                  "1.1.1-chakra.0.0.4", "1.1.0", "made by hand"}) {
+    INFO(known);
+    CHECK(error_with(schema(known)).empty());
+  }
+  for (const char* const unknown :
+       {"1.2.0-chakra.0.0.4", "1.0.2-chakra.0.1.0", "1.10", "2", "hyperoffload 2"}) {
+    CHECK_THAT(error_with(schema(unknown)),
+               Catch::Contains("schema \"" + std::string(unknown) + "\" is not known"));
+  }
+  CHECK(error_with(WireWriter().bytes(1, "0.0.4")).empty());
+  for (const char* const unknown : {"0.1", "1.0.0", "0.00.4"}) {
+    CHECK_THAT(error_with(WireWriter().bytes(1, unknown)),
+               Catch::Contains("Chakra version \"" + std::string(unknown) + "\" is not known"));
+  }
+}
+
 TEST_CASE("chakra: missing durations come from the roofline, and are counted") {
   importers::Options options;
   options.rates = {1e12, 1e9};

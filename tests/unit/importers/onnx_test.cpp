@@ -49,6 +49,24 @@ TEST_CASE("onnx: weights, inputs and results have their sizes without any value_
   CHECK(find_storage(graph, "z")->bytes == 16 * 32 * 4);
 }
 
+TEST_CASE("onnx: versions above those that are tested are remarked") {
+  const auto remarks = [](std::uint64_t ir_version, std::uint64_t opset) {
+    const auto made = import_onnx(WireWriter()
+                                      .number(1, ir_version)
+                                      .message(7, good_model().graph)
+                                      .message(8, WireWriter().bytes(1, "").number(2, opset))
+                                      .text(),
+                                  {});
+    REQUIRE(error_of(made).empty());
+    std::string all;
+    for (const std::string& remark : made->notes.remarks) all += remark + "\n";
+    return all;
+  };
+  CHECK_THAT(remarks(8, 14), !Catch::Contains("not tested"));
+  CHECK_THAT(remarks(9, 14), Catch::Contains("IR version is 9; versions above 8 are not tested"));
+  CHECK_THAT(remarks(8, 21), Catch::Contains("opset is 21; versions above 14 are not tested"));
+}
+
 TEST_CASE("onnx: a reshape is an alias and a turned weight is that weight") {
   const auto made = import_onnx(good_model().bytes(), {});
   REQUIRE(error_of(made).empty());

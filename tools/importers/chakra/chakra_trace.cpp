@@ -22,6 +22,27 @@ struct Attribute {
   bool below_zero = false;  ///< negative, not a number, or above 2^63; `number` is then 0
 };
 
+/// Whether `version` is `release` or "release.anything".
+bool is_release(std::string_view version, std::string_view release) {
+  return version == release || (version.starts_with(release) && version[release.size()] == '.');
+}
+
+/// PyTorch's schemas are "1.1.0" or "1.1.0-chakra.0.0.4", ours "hyperoffload 1". All others are
+/// names without a version, as STG's.
+bool is_known_schema(std::string_view schema) {
+  constexpr std::string_view kSuffix = "-chakra.";
+  constexpr std::string_view kOwn = "hyperoffload ";
+  if (schema.starts_with(kOwn)) return schema == kOwnSchema;
+  const std::size_t suffix = schema.find(kSuffix);
+  if (suffix != std::string_view::npos &&
+      !is_release(schema.substr(suffix + kSuffix.size()), "0.0")) {
+    return false;
+  }
+  const std::string_view release = schema.substr(0, suffix);
+  const bool is_number = !release.empty() && release[0] >= '0' && release[0] <= '9';
+  return !is_number || is_release(release, "1.0") || is_release(release, "1.1");
+}
+
 class ChakraDecoder {
  public:
   explicit ChakraDecoder(std::string_view bytes) : rest_(bytes) {}
@@ -112,7 +133,9 @@ class ChakraDecoder {
 
   Result<void> read_metadata(std::string_view bytes) {
     WireCursor in(bytes);
+    std::string_view version;
     while (in.next()) {
+      if (in.field() == f::kMetadataVersion) version = in.bytes();
       if (in.field() != f::kMetadataAttribute) continue;
       auto attribute = read_attribute(in.bytes());
       if (!attribute) return attribute.error();
@@ -120,6 +143,21 @@ class ChakraDecoder {
       if (attribute->name == "storages") trace_.own_storages = std::move(attribute->list);
     }
     if (in.broken()) return corrupt();
+    return check_versions(version);
+  }
+
+  /// Numbers of fields and meanings of attributes may differ in other versions.
+  [[nodiscard]] Result<void> check_versions(std::string_view version) const {
+    if (!version.empty() && !is_release(version, "0.0")) {
+      return Error(Errc::kUnsupported,
+                   "Chakra version \"" + clean_name(version) + "\" is not known; 0.0.x is");
+    }
+    if (!is_known_schema(trace_.schema)) {
+      return Error(Errc::kUnsupported, "schema \"" + clean_name(trace_.schema) +
+                                           "\" is not known; 1.0.x and 1.1.x of PyTorch with " +
+                                           "Chakra 0.0.x, and \"" + std::string(kOwnSchema) +
+                                           "\" are");
+    }
     return {};
   }
 

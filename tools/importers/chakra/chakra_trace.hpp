@@ -25,6 +25,7 @@ enum class ChakraType : std::uint8_t {
 /// Numbers of the fields that the importer reads or the exporter writes. Source: et_def.proto of
 /// the Chakra schema, and existing traces.
 namespace chakra_field {
+inline constexpr std::uint32_t kMetadataVersion = 1;
 inline constexpr std::uint32_t kMetadataAttribute = 2;
 inline constexpr std::uint32_t kId = 1;
 inline constexpr std::uint32_t kName = 2;
@@ -88,8 +89,8 @@ struct ChakraTrace {
   std::vector<ChakraNode> nodes;
 };
 
-/// Decodes frames and nodes. Checks that ids are unique and lists within the limits of the
-/// importers.
+/// Decodes frames and nodes. Checks that the versions are known, that ids are unique and lists
+/// within the limits of the importers.
 [[nodiscard]] Result<ChakraTrace> decode_chakra(std::string_view bytes);
 
 /// Formats a node as "node 12 (name)", safe to print.

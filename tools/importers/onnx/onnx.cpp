@@ -45,6 +45,7 @@ class GraphWalk {
       }
     }
     mark_outputs();
+    doubt_versions();
     draft_.remark(std::to_string(folded_) +
                   " nodes that compute only with constants or only rename a tensor are left out.");
     if (missing_ > 0) {
@@ -57,6 +58,22 @@ class GraphWalk {
   }
 
  private:
+  /// Newer versions may have operators whose sizes are inferred wrongly, so they are not refused
+  /// but named.
+  void doubt_versions() {
+    // The newest that a test imports: PyTorch 1.13 writes them.
+    constexpr std::int64_t kIrVersionTested = 8;
+    constexpr std::int64_t kOpsetTested = 14;
+    const auto doubt = [this](const char* what, std::int64_t version, std::int64_t tested) {
+      if (version <= tested) return;
+      draft_.remark("The model's " + std::string(what) + " is " + std::to_string(version) +
+                    "; versions above " + std::to_string(tested) +
+                    " are not tested: check sizes and kinds.");
+    };
+    doubt("IR version", model_.ir_version, kIrVersionTested);
+    doubt("opset", model_.opset, kOpsetTested);
+  }
+
   /// A name that the model does not have is a slip of its writer.
   [[nodiscard]] Result<void> check_dimensions() const {
     std::set<std::string_view> names;

@@ -32,6 +32,7 @@ class OnnxDecoder {
     WireCursor in(bytes_);
     bool have_graph = false;
     while (in.next()) {
+      if (in.field() == 1) model_.ir_version = static_cast<std::int64_t>(in.number());
       if (in.field() == 2) model_.producer = in.bytes();
       if (in.field() == 8 && in.is_bytes() && !read_opset(in.bytes())) return corrupt();
       if (in.field() != 7 || !in.is_bytes()) continue;

@@ -67,6 +67,7 @@ struct OnnxValueInfo {
 
 /// The main graph of a model. Views point into the file's bytes.
 struct OnnxModel {
+  std::int64_t ir_version = 0;  ///< version of the format; 0: not in the file
   std::string_view producer;
   std::string_view graph_name;
   std::int64_t opset = 0;  ///< version of ONNX's own operators; 0: not in the file

@@ -1,6 +1,7 @@
 #include <charconv>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/json.hpp"
@@ -9,6 +10,7 @@
 #include "proto/files/convert.hpp"
 #include "proto/files/file.hpp"
 #include "tools/hyperoffload/command.hpp"
+#include "tools/hyperoffload/plan/graphs/doubts.hpp"
 #include "tools/hyperoffload/plan/graphs/graph_facts.hpp"
 #include "tools/importers/bytes/unpack.hpp"
 #include "tools/importers/import.hpp"
@@ -92,6 +94,7 @@ Result<importers::Imported> import_file(const ImportArguments& args) {
               : args.format == "onnx" ? importers::import_onnx(*bytes, args.options)
                                       : importers::import_pytorch(*bytes, args.options);
   if (!made) return made.error().at(args.input);
+  for (std::string& doubt : doubts(made->graph)) made->notes.remarks.push_back(std::move(doubt));
   return made;
 }
 
