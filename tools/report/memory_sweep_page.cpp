@@ -6,6 +6,7 @@
 #include "common/base/units.hpp"
 #include "tools/report/memory_sweep.hpp"
 #include "tools/report/page_text.hpp"
+#include "tools/report/sweep_answers.hpp"
 
 namespace ho::analyzer {
 namespace {
@@ -55,7 +56,7 @@ std::string bandwidth_name(double factor) {
 
 class SweepPage {
  public:
-  explicit SweepPage(const Sweep& sweep) : sweep_(sweep) {
+  explicit SweepPage(const Sweep& sweep) : sweep_(sweep), answers_(sweep_answers(sweep)) {
     compute_ns_ = std::max(1.0, static_cast<double>(sweep.compute_ns));
     for (const SweepPoint& point : sweep.points) {
       most_bytes_ = std::max(most_bytes_, static_cast<double>(point.budget_bytes));
@@ -102,7 +103,8 @@ class SweepPage {
         "HyperOffload sweep",
         ".panels { display:grid; grid-template-columns:repeat(auto-fit,minmax(430px,1fr)); "
         "gap:14px; margin-bottom:14px } .panels .card { margin:0 } svg { width:100%; height:auto; "
-        "display:block } svg text { fill:var(--soft); font-size:12px } .g { stroke:var(--grid) } "
+        "display:block } .panels p { margin:8px 0 0 } svg text { fill:var(--soft); font-size:12px "
+        "} .g { stroke:var(--grid) } "
         ".a { stroke:var(--line) }");
     out_ += "<h1>";
     out_ += escaped(sweep_.graph) + "</h1><p class=\"sub\">Step time over device memory; " +
@@ -166,7 +168,14 @@ class SweepPage {
             "\" role=\"img\">";
     axes();
     for (const Series& each : series()) curve(each, first, last);
-    out_ += "</svg></div>";
+    out_ += "</svg><p>" + answer_at(sweep_.points[first].bandwidth) + "</p></div>";
+  }
+
+  [[nodiscard]] std::string answer_at(double bandwidth) const {
+    for (const SweepAnswer& answer : answers_) {
+      if (answer.bandwidth == bandwidth) return escaped(answer.text);
+    }
+    return {};
   }
 
   void table() {
@@ -203,6 +212,7 @@ class SweepPage {
   }
 
   const Sweep& sweep_;
+  std::vector<SweepAnswer> answers_;
   double compute_ns_ = 1;
   double most_bytes_ = 1;
   double slowest_ = 1;

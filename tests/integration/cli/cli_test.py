@@ -396,6 +396,10 @@ class Sweep(Command):
         self.assertGreater(points[14]["step_ns"], points[6]["step_ns"])  # 40 %: the slow link is what it waits for
         planned = json.loads(self.analyze("--device-memory", "60%", "-o", "json").stdout)
         self.assertEqual(points[4]["step_ns"], planned["step_ns"])
+        full, slow = answer["answers"]
+        self.assertEqual((full["bandwidth"], slow["bandwidth"]), (1, 0.125))
+        self.assertIn(full["enough_bytes"], budgets)
+        self.assertIn("costs nothing", full["text"])
         with open(page, encoding="utf-8") as file:
             text = file.read()
         self.assertIn("<svg", text)
@@ -404,10 +408,12 @@ class Sweep(Command):
     def test_the_table_has_a_row_a_point_and_no_progress_is_written_to_a_file(self):
         result = self.sweep("--device-memory", "60%,1KiB", "--bandwidth", "1")
         self.assertEqual(result.stderr, "")
-        head, *rows = result.stdout.splitlines()
+        table, answer = result.stdout.split("\n\n")
+        head, *rows = table.splitlines()
         self.assertIn("BOUND", head)
         self.assertEqual(len(rows), 2)
         self.assertIn("no plan", rows[1])
+        self.assertRegex(" ".join(answer.split()), "^x 1 60 % of the peak .* costs nothing.* No plan fits in 1.00 KiB[.]$")
 
     def test_refuses_axes_that_are_none(self):
         for axis in (("--device-memory", "many"), ("--device-memory", "8MiB..60%"), ("--device-memory", "0%"), ("--bandwidth", "0"),

@@ -1,9 +1,11 @@
 #include <catch2/catch.hpp>
 
+#include "common/base/units.hpp"
 #include "tests/unit/analyzer/graphs.hpp"
 #include "tools/analyzer/analyzer.hpp"
 #include "tools/analyzer/margin.hpp"
 #include "tools/report/memory_sweep.hpp"
+#include "tools/report/sweep_answers.hpp"
 #include "tools/simulator/simulate.hpp"
 
 using namespace ho;
@@ -39,6 +41,62 @@ TEST_CASE("sweep: every point lies above its bound and below the policies withou
   CHECK(page.find("&lt;script&gt;") != std::string::npos);
   CHECK(page.find("no plan fits") != std::string::npos);
   CHECK(page.find("1/4 of the bandwidth") != std::string::npos);
+}
+
+namespace {
+
+/// Budgets in percent of a peak of 1000 MiB, a step of 1 s; step_ms 0: no plan fits.
+analyzer::Sweep swept_by_hand(const std::vector<std::pair<std::uint64_t, std::uint64_t>>& points) {
+  analyzer::Sweep out{"hand", 1000 * kMiB, 1'000'000'000, {}};
+  for (const auto& [percent, step_ms] : points) {
+    analyzer::SweepPoint point;
+    point.budget_bytes = percent * 10 * kMiB;
+    point.feasible = step_ms > 0;
+    point.step_ns = step_ms * 1'000'000;
+    out.points.push_back(point);
+  }
+  return out;
+}
+
+std::string answer_to(const analyzer::Sweep& sweep) {
+  const auto answers = analyzer::sweep_answers(sweep);
+  REQUIRE(answers.size() == 1);
+  return answers.front().text;
+}
+
+}  // namespace
+
+TEST_CASE("sweep: says in words which budget costs nothing and what less memory costs") {
+  const auto sweep =
+      swept_by_hand({{20, 2500}, {30, 1850}, {40, 1042}, {50, 1003}, {60, 1010}, {10, 0}, {5, 0}});
+  CHECK(answer_to(sweep) ==
+        "50 % of the peak (500 MiB) costs nothing: the step is at most 1 % longer than its ops. "
+        "With less it is longer: 4.2 % at 40 % of the peak (400 MiB), 2.5 times as long at 20 % of "
+        "the peak (200 MiB). No plan fits in 10 % of the peak (100 MiB) or less.");
+  CHECK(analyzer::sweep_answers(sweep).front().enough_bytes == 500 * kMiB);
+  // 50 % alone does not make 50 % enough.
+  const auto gap = swept_by_hand({{60, 1200}, {50, 1000}});
+  CHECK_FALSE(analyzer::sweep_answers(gap).front().enough_bytes.has_value());
+  CHECK(answer_to(gap) ==
+        "Each budget makes the step longer than its ops: 20 % at 60 % of the peak (600 MiB), "
+        "0.0 % at 50 % of the peak (500 MiB).");
+  CHECK(answer_to(swept_by_hand({{100, 1000}})) ==
+        "100 % of the peak (1000 MiB) costs nothing: the step is at most 1 % longer than its ops.");
+  CHECK(answer_to(swept_by_hand({{3, 0}})) == "No plan fits in 3 % of the peak (30.0 MiB).");
+}
+
+TEST_CASE("sweep: answers for each bandwidth, in the order of the sweep, also in the page") {
+  auto sweep = swept_by_hand({{50, 1001}});
+  sweep.points.push_back(sweep.points.front());
+  sweep.points.back().bandwidth = 0.5;
+  sweep.points.back().step_ns = 1'300'000'000;
+  const auto answers = analyzer::sweep_answers(sweep);
+  REQUIRE(answers.size() == 2);
+  CHECK(answers[0].enough_bytes == 500 * kMiB);
+  CHECK(answers[1].bandwidth == 0.5);
+  CHECK_FALSE(answers[1].enough_bytes.has_value());
+  const std::string page = analyzer::render_sweep(sweep);
+  for (const auto& answer : answers) CHECK(page.find(answer.text) != std::string::npos);
 }
 
 TEST_CASE("margin: how much slower the links may be before the plan stalls") {

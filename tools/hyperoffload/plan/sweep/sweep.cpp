@@ -13,6 +13,7 @@
 #include "tools/hyperoffload/command.hpp"
 #include "tools/hyperoffload/plan/sweep/sweep_context.hpp"
 #include "tools/report/memory_sweep.hpp"
+#include "tools/report/sweep_answers.hpp"
 
 namespace ho::cli {
 
@@ -120,6 +121,12 @@ std::string to_json(const analyzer::Sweep& sweep) {
     }
     json.end();
   }
+  json.end().key("answers").begin_array();
+  for (const auto& answer : analyzer::sweep_answers(sweep)) {
+    json.begin_object().field("bandwidth", answer.bandwidth);
+    if (answer.enough_bytes) json.field("enough_bytes", *answer.enough_bytes);
+    json.field("text", answer.text).end();
+  }
   json.end().end();
   return std::move(json).text();
 }
@@ -149,7 +156,11 @@ std::string to_text(const analyzer::Sweep& sweep, Format format) {
                time(point.window_step_ns), time(point.greedy_step_ns),
                std::to_string(point.recomputed_ops), std::to_string(point.moved_ops)});
   }
-  return table.text(format);
+  Facts answers;
+  for (const auto& answer : analyzer::sweep_answers(sweep)) {
+    answers.add(formatted("x %.4g", answer.bandwidth), answer.text);
+  }
+  return table.text(format) + "\n" + answers.text(format);
 }
 
 int run_sweep(Console& console, const SweepArguments& args) {
