@@ -9,6 +9,7 @@
 #include "common/base/json.hpp"
 #include "common/base/units.hpp"
 #include "common/model/check_graph.hpp"
+#include "tools/analyzer/limit.hpp"
 #include "tools/analyzer/problem/liveness.hpp"
 #include "tools/analyzer/problem/planned_step.hpp"
 #include "tools/report/report_items.hpp"
@@ -138,6 +139,7 @@ class ReportPage {
         .field("prefetch", input_.predicted.prefetch_bytes)
         .field("store", input_.predicted.store_bytes);
     order();
+    limit();
     json_.key("runs").begin_array();
     for (const ReportRun& run : input_.runs) {
       json_.begin_object()
@@ -166,6 +168,20 @@ class ReportPage {
         .field("refined_bound", gains.refined_lower_bound_ns)
         .field("live", gains.program_order_live_peak_bytes)
         .field("refined_live", gains.refined_live_peak_bytes)
+        .end();
+  }
+
+  /// The stretch of the step that gives the lower bound, and the link that is busy then.
+  void limit() {
+    const auto found = limit_of(schedule_);
+    if (!found) return;
+    json_.key("limit")
+        .begin_object()
+        .field("name", found->name)
+        .field("busy", found->busy)
+        .field("from", found->from_ns)
+        .field("to", found->to_ns)
+        .field("text", describe(*found, schedule_.prediction.step_ns))
         .end();
   }
 

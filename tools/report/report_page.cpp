@@ -13,10 +13,10 @@ const std::string_view kReportPageHead = R"html(<!doctype html>
 <title>HyperOffload report</title>
 <style>
 :root { --bg:#f6f7f9; --card:#fff; --ink:#1b2430; --soft:#667285; --line:#dfe3ea; --grid:#e9ecf1;
-  --plan:#2563c9; --planfill:#2563c926; --bare:#8a94a6; --budget:#c2410c; --in:#0d8f7b; --out:#a35bc9;
+  --plan:#2563c9; --planfill:#2563c926; --limitfill:#c2410c1c; --bare:#8a94a6; --budget:#c2410c; --in:#0d8f7b; --out:#a35bc9;
   --stall:#d92d3a; --c0:#5b7fb8; --c1:#c08a3e; --c2:#6a9a58; --c3:#9a6fb0; --c4:#b8646f; --c5:#4c98a6; }
 @media (prefers-color-scheme: dark) { :root { --bg:#12161c; --card:#1a2029; --ink:#e4e9f0; --soft:#93a0b3;
-  --line:#2c3542; --grid:#242c37; --plan:#6ea4ff; --planfill:#6ea4ff2e; --bare:#7c889b; --budget:#fb8b4b;
+  --line:#2c3542; --grid:#242c37; --plan:#6ea4ff; --planfill:#6ea4ff2e; --limitfill:#fb8b4b24; --bare:#7c889b; --budget:#fb8b4b;
   --in:#36c5ad; --out:#c890e8; --stall:#ff5f6b; --c0:#6f93cf; --c1:#cf9c53; --c2:#7fb26c; --c3:#b288c8;
   --c4:#cf7d87; --c5:#61b0bf; } }
 * { box-sizing:border-box }
@@ -84,6 +84,7 @@ for (const [k, v, n] of [
   ["Moved per step", bytes(D.prefetch + D.store), `${bytes(D.prefetch)} in, ${bytes(D.store)} out`],
   ...(D.bound ? [["Lower bound", time(D.bound), `the plan is at ${(D.step/D.bound).toFixed(3)}\u00d7` +
     (D.order ? `; program order ${time(D.order.bound)}, refined ${time(D.order.refined_bound)}` : "")]] : []),
+  ...(D.limit ? [["Limit", `${Math.round(100*D.limit.busy)} % busy`, D.limit.text.replace(/, [0-9]+ % busy/, "")]] : []),
   ...(D.order ? [["Program order", D.order.step ? time(D.order.step) : "no plan", `${D.order.moved} ops moved, ${D.order.again} run again; live bytes peak at ${bytes(D.order.refined_live)} instead of ${bytes(D.order.live)}`]] : []),
   ...(D.margin > 0 ? [["Margin", `${digits(D.margin)}\u00d7 bandwidth`, `or ops ${digits(D.margin_ops)}\u00d7 as long: stalls stay below 2 %`]] : []),
   ...(D.first_step ? [["First step", time(D.first_step), `fills the device; ${time(D.epilogue)} after the last step until all values are home`]] : []),
@@ -113,18 +114,20 @@ const end = Math.max(1, ...sets.map(([, s]) => s.end));
 let view = [0, end];
 const color = {};
 function readColors() { const s = getComputedStyle(document.documentElement);
-  for (const k of ["bg","card","ink","soft","line","grid","plan","planfill","bare","budget","in","out","stall","c0","c1","c2","c3","c4","c5"]) color[k] = s.getPropertyValue("--" + k).trim(); }
+  for (const k of ["bg","card","ink","soft","line","grid","plan","planfill","limitfill","bare","budget","in","out","stall","c0","c1","c2","c3","c4","c5"]) color[k] = s.getPropertyValue("--" + k).trim(); }
 const LEFT = sets.length > 1 ? 152 : 122, ROW = 22, GAP = 12, TOP = 20;
-const lanes = [];
+const lanes = []; let limitY = 0;
 { let y = TOP; const names = ["compute", ...D.channels];
   names.forEach((name, n) => { for (const [label, s] of sets) {
       lanes.push({ name, label, y, items: n ? s.channels[n-1] : s.compute, compute: !n }); y += ROW + 2; } y += GAP; });
+  if (D.limit) { limitY = y; y += ROW + GAP; }
   $("lanes").height = y; $("lanes").style.height = y + "px"; $("mem").style.height = "230px"; }
 const key = (node, c, text, dash) => { const s = el("span"); const i = el("i", dash ? "dash" : "");
   i.style[dash ? "borderTopColor" : "background"] = `var(--${c})`; s.append(i, text); node.append(s); };
 key($("memlegend"), "plan", "with the plan (predicted)"); key($("memlegend"), "bare", "without the plan (all resident)", true); key($("memlegend"), "budget", "budget", true);
 D.phases.forEach((p, i) => { if (i < 6) key($("lanelegend"), "c" + i, p || "compute"); });
 key($("lanelegend"), "in", "toward the device"); key($("lanelegend"), "out", "away from it"); key($("lanelegend"), "stall", "stall");
+if (D.limit) key($("lanelegend"), "budget", "the stretch that gives the lower bound");
 function setup(c) { const r = window.devicePixelRatio || 1, w = c.clientWidth, h = c.clientHeight;
   if (c.width !== Math.round(w*r) || c.height !== Math.round(h*r)) { c.width = Math.round(w*r); c.height = Math.round(h*r); }
   const g = c.getContext("2d"); g.setTransform(r,0,0,r,0,0); g.clearRect(0,0,w,h); g.font = '11.5px system-ui,"Segoe UI",Roboto,"DejaVu Sans",sans-serif'; return [g,w,h]; }
@@ -152,6 +155,17 @@ function drawMemory() { const [g,w,h] = setup($("mem")); const max = Math.max(D.
     const x0 = Math.max(LEFT, xOf(P.memory[0][0], w)), x1 = Math.min(w-8, xOf(P.end, w)); g.lineTo(x1, bottom); g.lineTo(x0, bottom); g.closePath(); g.fillStyle = color.planfill; g.fill(); }
   curve(g, D.unmanagedCurve, y, w, P.end); g.strokeStyle = color.bare; g.lineWidth = 1.4; g.setLineDash([4,3]); g.stroke();
   g.beginPath(); g.moveTo(LEFT, y(D.budget)); g.lineTo(w-8, y(D.budget)); g.strokeStyle = color.budget; g.lineWidth = 1.6; g.setLineDash([7,4]); g.stroke(); g.restore(); g.setLineDash([]); g.lineWidth = 1; }
+// Beyond the end of the step the stretch goes on at its start.
+function drawLimit(g, w) { const L = D.limit, P = D.predicted.end; g.fillStyle = color.ink; g.fillText("limit", 0, limitY + 15);
+  g.save(); g.beginPath(); g.rect(LEFT, 12, w-LEFT-8, limitY + ROW); g.clip();
+  const parts = L.to > P ? [[L.from, P], [0, L.to - P]] : [[L.from, L.to]];
+  for (const [a, b] of parts) { const x0 = xOf(a, w), x1 = xOf(b, w); g.fillStyle = color.limitfill; g.fillRect(x0, 14, x1-x0, limitY - 14);
+    g.fillStyle = color.budget; g.fillRect(x0, limitY, Math.max(1.5, x1-x0), ROW); }
+  const [a, b] = parts.reduce((p, q) => q[1]-q[0] > p[1]-p[0] ? q : p), x0 = Math.max(LEFT, xOf(a, w)), x1 = Math.min(w-8, xOf(b, w));
+  const text = L.text, wide = g.measureText(text).width; g.fillStyle = "#fff";
+  if (wide + 10 <= x1 - x0) g.fillText(text, x0 + 5, limitY + 15);
+  else { g.fillStyle = color.ink; g.fillText(text, x1 + 5 + wide < w - 8 ? x1 + 5 : Math.max(LEFT, x0 - 5 - wide), limitY + 15); }
+  g.restore(); }
 function drawLanes() { const [g,w,h] = setup($("lanes")); timeGrid(g, w, h, 10);
   for (const lane of lanes) { g.fillStyle = color.ink; if (lane.label === "predicted") g.fillText(lane.name, 0, lane.y + 15);
     if (sets.length > 1) { g.fillStyle = color.soft; g.textAlign = "right"; g.fillText(lane.label === "predicted" ? "plan" : "real", LEFT - 8, lane.y + 15); g.textAlign = "left"; }
@@ -164,7 +178,8 @@ function drawLanes() { const [g,w,h] = setup($("lanes")); timeGrid(g, w, h, 10);
       if (x1 <= drawn && x1 - x0 < 1) continue; drawn = x1;
       g.fillStyle = lane.compute ? color["c" + it[2] % 6] : color[it[2] ? "out" : "in"]; g.fillRect(x0, lane.y + 1, x1 - x0 > 3 ? x1 - x0 - .6 : x1 - x0, ROW - 2);
       if (x1 - x0 > 46) { g.save(); g.beginPath(); g.rect(x0, lane.y, x1-x0-3, ROW); g.clip(); g.fillStyle = "#fff"; g.fillText(nameOf(lane, it), Math.max(x0, LEFT) + 5, lane.y + 15); g.restore(); } }
-    g.restore(); } }
+    g.restore(); }
+  if (D.limit) drawLimit(g, w); }
 function nameOf(lane, it) { return it[4] > 1 ? it[4] + (lane.compute ? " ops" : " transfers") : lane.compute ? D.opNames[it[5]] : D.tensors[it[5]].name; }
 let pending = 0;
 function redraw() { if (!pending) pending = requestAnimationFrame(() => { pending = 0; drawMemory(); drawLanes(); }); }

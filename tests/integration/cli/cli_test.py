@@ -50,7 +50,7 @@ FIELDS = {"graph", "ops", "storages", "device_budget_bytes", "peak_unmanaged_byt
           "first_step_ns", "prologue_ns", "epilogue_ns",
           "stall_ns", "lower_bound_ns", "prefetch_bytes", "store_bytes", "stage_in_bytes",
           "stage_out_bytes", "tiers", "channels", "recomputed_ops", "analyze_ms",
-          "program_order_lower_bound_ns", "refined_lower_bound_ns", "margin_bandwidth"}
+          "program_order_lower_bound_ns", "refined_lower_bound_ns", "margin_bandwidth", "limit"}
 
 
 class Command(unittest.TestCase):
@@ -96,11 +96,13 @@ class Analyze(Command):
         self.assertGreaterEqual(answer["step_ns"], answer["lower_bound_ns"])
         self.assertEqual(answer["graph"], "test " + NASTY)
         self.assertIn("local_ddr.read", [c["name"] for c in answer["channels"]])
+        self.assertEqual(set(answer["limit"]), {"name", "busy", "from_ns", "to_ns"})
 
     def test_the_table_says_what_was_planned_and_keeps_the_terminal_safe(self):
         result = self.analyze()
         self.assertEqual(result.stderr, "")
         self.assertIn("device memory", result.stdout)
+        self.assertRegex(result.stdout, "limited by +compute, [0-9]+ % busy all step long")
         self.assertIn(self.plan, result.stdout)
         self.assertNotIn("\x01", result.stdout)
 

@@ -12,6 +12,7 @@
 #include "tests/support/schedule_examples.hpp"
 #include "tests/unit/analyzer/graphs.hpp"
 #include "tools/analyzer/analyzer.hpp"
+#include "tools/analyzer/limit.hpp"
 #include "tools/report/trace.hpp"
 
 namespace ho::analyzer {
@@ -88,6 +89,10 @@ TEST_CASE(
   CHECK(after("opWaits").find(" of t") != std::string::npos);
   CHECK(after("first_step").rfind(std::to_string(in.predicted.first_step_ns), 0) == 0);
   CHECK(after("margin").rfind("0,", 0) == 0);  // it stalls as planned
+  const auto limit = limit_of(in.plan);
+  REQUIRE(limit.has_value());
+  CHECK(after("limit").rfind("{\"name\":\"" + limit->name + "\",\"busy\":", 0) == 0);
+  CHECK(after("limit").find(describe(*limit, in.plan.prediction.step_ns)) != std::string::npos);
 }
 
 TEST_CASE("report: same input, same page, runs and measured lanes only where given") {

@@ -6,6 +6,7 @@
 #include "common/base/json.hpp"
 #include "common/base/units.hpp"
 #include "common/cli/layout.hpp"
+#include "tools/analyzer/limit.hpp"
 
 namespace ho::cli {
 
@@ -90,6 +91,7 @@ std::string percent_of(std::uint64_t part, std::uint64_t whole) {
 
 std::string plan_json(const AnalyzeAnswer& answer, const schedule::Schedule& plan,
                       const analyzer::OrderGains& order) {
+  const auto limit = analyzer::limit_of(plan);
   const schedule::Prediction& p = plan.prediction;
   JsonWriter json;
   json.begin_object();
@@ -120,6 +122,15 @@ std::string plan_json(const AnalyzeAnswer& answer, const schedule::Schedule& pla
       .field("fingerprint", std::to_string(plan.graph_fingerprint))
       .field("margin_bandwidth", p.margin_bandwidth)
       .field("margin_op_time", p.margin_op_time);
+  if (limit) {
+    json.key("limit")
+        .begin_object()
+        .field("name", limit->name)
+        .field("busy", limit->busy)
+        .field("from_ns", limit->from_ns)
+        .field("to_ns", limit->to_ns)
+        .end();
+  }
   json.key("tiers").begin_array();
   for (const auto& tier : p.tiers) {
     json.begin_object().field("name", tier.name).field("peak_bytes", tier.peak_bytes).end();
@@ -134,6 +145,7 @@ std::string plan_json(const AnalyzeAnswer& answer, const schedule::Schedule& pla
 
 std::string plan_text(const AnalyzeAnswer& answer, const schedule::Schedule& plan,
                       const analyzer::OrderGains& order, const std::string& out, Format format) {
+  const auto limit = analyzer::limit_of(plan);
   const schedule::Prediction& p = plan.prediction;
   Facts facts(answer.graph.name + ": " + std::to_string(answer.graph.ops.size()) + " ops, " +
               std::to_string(answer.graph.storages.size()) + " storages, planned in " +
@@ -149,6 +161,7 @@ std::string plan_text(const AnalyzeAnswer& answer, const schedule::Schedule& pla
                         format_duration_ns(p.compute_ns) + " + stall " +
                         format_duration_ns(p.stall_ns) + "; no plan is below " +
                         format_duration_ns(p.lower_bound_ns));
+  if (limit) facts.add("limited by", analyzer::describe(*limit, p.step_ns));
   facts.add("moved per step",
             format_bytes(p.prefetch_bytes) + " in, " + format_bytes(p.store_bytes) + " out");
   if (const std::size_t second = second_homes_of(plan); second > 0) {
