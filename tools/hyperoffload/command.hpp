@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "common/base/clock.hpp"
 #include "common/cli/console.hpp"
@@ -72,5 +74,11 @@ void add_bench_matrix(Program& program, CLI::App& bench, const PoolOptions& defa
 /// Adds --ranks-per-node to a command that takes a node's hardware (analyzer::for_rank). In
 /// analyze.cpp.
 CLI::Option* add_ranks_per_node(CLI::App& command, std::uint32_t& ranks);
+
+/// "1/4" or "0.25". @return nothing unless the factor is in 1e-6 .. 1e6. In analyze.cpp.
+[[nodiscard]] std::optional<double> parse_factor(std::string_view text);
+/// Adds --bandwidth: a factor on the bandwidths of all links (analyzer::with_bandwidth). In
+/// analyze.cpp.
+CLI::Option* add_bandwidth(CLI::App& command, double& factor);
 
 }  // namespace ho::cli

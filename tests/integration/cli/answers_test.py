@@ -137,6 +137,30 @@ class Answers(unittest.TestCase):
         self.assertNotIn("cannot run", self.run_it("simulate", self.plan, "--hardware", small, "--policy",
                                                    "on-demand-lru").stderr)
 
+    def test_links_that_are_shared_or_slower_need_no_second_file(self):
+        hardware = self.hardware(localDdr=tier(1 << 30))
+        step = training_graph("step", layers=4, op_ns=1000)
+        self.analyze(step, hardware, "--device-memory", "60%")
+        own = json.loads(self.run_it("simulate", self.plan, "-o", "json").stdout)
+        slow = self.write("slow.json", {"name": "hw", "deviceBytes": str(1 << 30), "localDdr":
+                                        {**tier(1 << 30), "read": link(10**9 // 4), "write": link(10**9 // 4)}})
+        for policy in ("planned", "g10-greedy"):
+            words = ("simulate", self.plan, "--policy", policy, "-o", "json")
+            of_file = self.run_it(*words, "--hardware", slow).stdout
+            for change in (("--bandwidth", "1/4"), ("--bandwidth", "0.25"), ("--ranks-per-node", "4")):
+                self.assertEqual(self.run_it(*words, *change).stdout, of_file)
+            self.assertGreater(json.loads(of_file)["step_ns"], own["step_ns"])
+        self.assertEqual(self.run_it("simulate", self.plan, "--ranks-per-node", "4").stderr, "")
+        self.assertIn("cannot run on one rank's part of its machine: it needs ",
+                      self.run_it("simulate", self.plan, "--ranks-per-node", "4000").stderr)
+        for bad in ("0", "-1", "1/0", "x", "1,2"):
+            done = self.run_it("simulate", self.plan, "--bandwidth", bad, code=2)
+            self.assertIn(f'--bandwidth: "{bad}" is not a factor, such as 1/2 or 0.25', done.stderr)
+        planned = [json.loads(self.analyze(step, machine, "--device-memory", "60%", "-o", "json", *more).stdout)
+                   for machine, more in ((hardware, ["--bandwidth", "1/4"]), (slow, []))]
+        for field in ("step_ns", "lower_bound_ns", "channels", "limit"):
+            self.assertEqual(planned[0][field], planned[1][field])
+
     def test_ops_and_tensors_without_a_name_are_called_by_their_ids(self):
         page, trace = (os.path.join(self.folder, name) for name in ("page.html", "trace.json"))
         step = graph([weight(5, 100000), weight(6, 100000)], [op(7, [5]), op(8, [6])])

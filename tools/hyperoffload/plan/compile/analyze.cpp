@@ -1,4 +1,5 @@
 #include <bit>
+#include <charconv>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -39,6 +40,7 @@ struct AnalyzeArguments {
   std::string trace;
   std::uint64_t align_bytes = 64;
   std::uint32_t ranks_per_node = 1;
+  double bandwidth = 1;  ///< a factor on all links
   std::vector<std::string> copies;
   bool keep_order = false;
   std::vector<std::string> op_times;
@@ -149,7 +151,8 @@ int run_analyze(Console& console, const AnalyzeArguments& args) {
   auto node = args.hardware.empty() ? measure(console, args) : read_hardware_file(args.hardware);
   if (!node && args.hardware.empty()) return complain_about_pool(console, node.error());
   if (!node) return console.refuse(node.error());
-  const Hardware hardware = analyzer::for_rank(*std::move(node), args.ranks_per_node);
+  const Hardware hardware = analyzer::with_bandwidth(
+      analyzer::for_rank(*std::move(node), args.ranks_per_node), args.bandwidth);
 
   const auto began = std::chrono::steady_clock::now();
   const auto planned = plan(console, args, *graph, hardware);
@@ -209,6 +212,37 @@ CLI::Option* add_ranks_per_node(CLI::App& command, std::uint32_t& ranks) {
       ->capture_default_str();
 }
 
+std::optional<double> parse_factor(std::string_view text) {
+  const auto number = [](std::string_view part) -> std::optional<double> {
+    double value = 0;
+    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), value);
+    if (error != std::errc{} || end != part.data() + part.size()) return std::nullopt;
+    return value;
+  };
+  const auto slash = text.find('/');
+  const auto over = number(text.substr(0, slash));
+  const auto under = slash == std::string_view::npos ? 1.0 : number(text.substr(slash + 1));
+  const double factor = over && under ? *over / *under : 0;
+  if (!(factor >= 1e-6 && factor <= 1e6)) return std::nullopt;
+  return factor;
+}
+
+CLI::Option* add_bandwidth(CLI::App& command, double& factor) {
+  return command
+      .add_option_function<std::string>(
+          "--bandwidth",
+          [&factor](const std::string& text) {
+            const auto read = parse_factor(text);
+            if (!read) {
+              throw CLI::ValidationError("--bandwidth",
+                                         "\"" + text + "\" is not a factor, such as 1/2 or 0.25");
+            }
+            factor = *read;
+          },
+          "what if: a factor on the bandwidths of all links, such as 1/2")
+      ->type_name("FACTOR");
+}
+
 void add_analyze(Program& program, const PoolOptions& defaults) {
   auto args = std::make_shared<AnalyzeArguments>();
   args->pool = defaults;
@@ -248,6 +282,7 @@ void add_analyze(Program& program, const PoolOptions& defaults) {
   add_size(command, "--align", args->align_bytes,
            "device offsets are multiples of this power of two", {1, 4 * kGiB});
   add_ranks_per_node(command, args->ranks_per_node);
+  add_bandwidth(command, args->bandwidth);
   command
       .add_option(
           "--copies", args->copies,

@@ -1,6 +1,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "common/base/json.hpp"
 #include "common/base/units.hpp"
@@ -20,6 +21,7 @@ struct SimulateArguments {
   std::string hardware;
   std::string policy = "planned";
   std::uint32_t ranks_per_node = 1;
+  double bandwidth = 1;  ///< a factor on all links
 };
 
 /// The policies of --policy. None: the schedule's own cache ops.
@@ -76,15 +78,18 @@ std::uint64_t capacity_bytes(const Hardware& hardware, const std::string& tier) 
   return spec ? spec->capacity_bytes : 0;
 }
 
-/// Notes what the plan needs beyond the tiers of another machine.
+/// Notes what the plan needs beyond the tiers of another machine, or of its part of its own.
 void note_lacks(Console& console, const SimulateArguments& args, const schedule::Schedule& plan,
                 const Hardware& hardware, const analyzer::Simulation& result) {
   for (const schedule::TierPeak& tier : result.tiers) {
     const bool device = tier.name == "device";
+    if (device && args.hardware.empty()) continue;  // the budget may be larger than the device
     const std::uint64_t needs = device ? plan.arena_bytes : tier.peak_bytes;
     const std::uint64_t capacity = capacity_bytes(hardware, tier.name);
     if (needs <= capacity || (device && capacity == 0)) continue;  // 0: no limit is given
-    console.note("the plan cannot run on " + args.hardware + ": it needs " + format_bytes(needs) +
+    const std::string machine =
+        args.hardware.empty() ? "one rank's part of its machine" : args.hardware;
+    console.note("the plan cannot run on " + machine + ": it needs " + format_bytes(needs) +
                  " of " + tier.name + ", which has " + format_bytes(capacity));
   }
 }
@@ -96,8 +101,10 @@ int run_simulate(Console& console, const SimulateArguments& args) {
   if (!args.hardware.empty()) {
     auto read = read_hardware_file(args.hardware);
     if (!read) return console.refuse(read.error());
-    hardware = analyzer::for_rank(*std::move(read), args.ranks_per_node);
+    hardware = *std::move(read);
   }
+  hardware = analyzer::with_bandwidth(analyzer::for_rank(std::move(hardware), args.ranks_per_node),
+                                      args.bandwidth);
   const auto baseline = policies().at(args.policy);
   auto result = baseline ? analyzer::simulate_baseline(*plan, hardware, *baseline)
                          : analyzer::simulate(*plan, hardware);
@@ -106,7 +113,7 @@ int run_simulate(Console& console, const SimulateArguments& args) {
     return console.complain(result.error().at(args.schedule),
                             too_small ? kExitInfeasible : kExitBadInput);
   }
-  if (!args.hardware.empty() && !baseline) note_lacks(console, args, *plan, hardware, *result);
+  if (!baseline) note_lacks(console, args, *plan, hardware, *result);
   console.print(console.json() ? to_json(args, *plan, *result)
                                : to_text(args, *plan, *result, console.format()));
   return kExitDone;
@@ -119,10 +126,10 @@ void add_simulate(Program& program) {
       program, program.root(), "simulate",
       "Replay a schedule, or a policy without a plan, in simulation", run_simulate);
   command.add_option("SCHEDULE", args.schedule, "the schedule (.hos)")->required();
-  CLI::Option* other =
-      command.add_option("--hardware", args.hardware, "another machine than the schedule's own")
-          ->type_name("FILE");
-  add_ranks_per_node(command, args.ranks_per_node)->needs(other);
+  command.add_option("--hardware", args.hardware, "another machine than the schedule's own")
+      ->type_name("FILE");
+  add_ranks_per_node(command, args.ranks_per_node);
+  add_bandwidth(command, args.bandwidth);
   command.add_option("--policy", args.policy, "planned, on-demand-lru, layer-window or g10-greedy")
       ->type_name("NAME")
       ->capture_default_str()
@@ -133,8 +140,11 @@ void add_simulate(Program& program) {
        "on its links. on-demand-lru fetches what the next op lacks and evicts what was used "
        "longest "
        "ago; layer-window fetches the next layer while one runs and drops what lies behind; "
-       "g10-greedy plans by lifetime x size, and evicts and prefetches eagerly, as G10 does.",
-       {"hyperoffload simulate step.hos --policy on-demand-lru -o json"},
+       "g10-greedy plans by lifetime x size, and evicts and prefetches eagerly, as G10 does. "
+       "--bandwidth and --ranks-per-node change the schedule's own machine, or that of --hardware; "
+       "the plan stays as it is.",
+       {"hyperoffload simulate step.hos --policy on-demand-lru -o json",
+        "hyperoffload simulate step.hos --bandwidth 1/2"},
        {{kExitDone, "simulated"}, {kExitInfeasible, "an op does not fit the schedule's budget"}}});
 }
 

@@ -1,4 +1,3 @@
-#include <charconv>
 #include <cstdio>
 #include <optional>
 #include <string>
@@ -72,26 +71,13 @@ Result<std::vector<std::uint64_t>> parse_memory(const std::string& text, std::ui
   return out;
 }
 
-std::optional<double> parse_number(std::string_view text) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
 /// "1,1/2,0.25" -> factors.
 Result<std::vector<double>> parse_bandwidth(const std::string& text) {
   std::vector<double> out;
   for (const std::string& part : split(text)) {
-    const auto slash = part.find('/');
-    const auto over = parse_number(std::string_view(part).substr(0, slash));
-    const auto under =
-        slash == std::string::npos ? 1.0 : parse_number(std::string_view(part).substr(slash + 1));
-    const double factor = over && under ? *over / *under : 0;
-    if (!(factor >= 1e-6 && factor <= 1e6)) {
-      return bad("--bandwidth", part, "give factors above 0, such as 1,1/2,0.25");
-    }
-    out.push_back(factor);
+    const auto factor = parse_factor(part);
+    if (!factor) return bad("--bandwidth", part, "give factors above 0, such as 1,1/2,0.25");
+    out.push_back(*factor);
   }
   return out;
 }
