@@ -13,10 +13,6 @@
 
 namespace ho::cli {
 
-/// Ends a command that the analyzer refused: errors of the analyzer are errors of its input, except
-/// for a plan of its own that breaks a rule. @return the exit code
-int answer_failure(Console& console, const Error& error);
-
 // Each function adds one command and is in a file of its own. common/cli defines what commands
 // print and how they end.
 void add_analyze_ranks(Program& program);

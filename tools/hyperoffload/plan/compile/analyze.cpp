@@ -16,6 +16,7 @@
 #include "tools/analyzer/margin.hpp"
 #include "tools/analyzer/order_gains.hpp"
 #include "tools/analyzer/smallest_budget.hpp"
+#include "tools/hyperoffload/answer_failure.hpp"
 #include "tools/hyperoffload/command.hpp"
 #include "tools/hyperoffload/plan/compile/analyze_answer.hpp"
 #include "tools/hyperoffload/plan/compile/op_times.hpp"
@@ -193,15 +194,6 @@ int run_analyze(Console& console, const AnalyzeArguments& args) {
 }
 
 }  // namespace
-
-int answer_failure(Console& console, const Error& error) {
-  if (error.code() != Errc::kConflict) return console.refuse(error);
-  console.complain(error, kExitNo);
-  console.note(
-      "This is a mistake in HyperOffload, not in your files. Please report it with the graph, the "
-      "hardware file and this command line.");
-  return kExitNo;
-}
 
 CLI::Option* add_ranks_per_node(CLI::App& command, std::uint32_t& ranks) {
   return command

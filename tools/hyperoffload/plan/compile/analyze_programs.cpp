@@ -11,6 +11,7 @@
 #include "proto/files/convert.hpp"
 #include "proto/files/file.hpp"
 #include "tools/analyzer/programs/plan_programs.hpp"
+#include "tools/hyperoffload/answer_failure.hpp"
 #include "tools/hyperoffload/command.hpp"
 #include "tools/hyperoffload/plan/compile/programs_input.hpp"
 #include "tools/hyperoffload/plan/compile/several_ranks.hpp"
@@ -250,7 +251,7 @@ int run_analyze_programs(Console& console, const AnalyzeProgramsArguments& args)
   }
   inputs.task.progress = [&console](const std::string& words) { console.progress(words); };
   const auto planned = analyzer::plan_programs(inputs.task);
-  if (!planned) return console.refuse(planned.error());
+  if (!planned) return answer_failure(console, planned.error());
   if (const auto* no = std::get_if<analyzer::Impossible>(&*planned)) {
     return refuse_impossible(console, no->why);
   }
@@ -295,7 +296,7 @@ void add_analyze_programs(Program& program) {
        {"hyperoffload analyze-programs programs.textproto --hardware node.json \\\n"
         "    --out plan"},
        {{kExitDone, "planned"},
-        {kExitNo, "rates or ages cannot be kept; says which"},
+        {kExitNo, "rates or ages cannot be kept, or the planner made a mistake; says which"},
         {kExitInfeasible, "a budget cannot be met; says which program's op needs how much"}}});
 }
 

@@ -14,6 +14,7 @@
 #include "proto/files/convert.hpp"
 #include "tools/analyzer/analyzer.hpp"
 #include "tools/analyzer/ranks/plan_ranks.hpp"
+#include "tools/hyperoffload/answer_failure.hpp"
 #include "tools/hyperoffload/command.hpp"
 #include "tools/hyperoffload/plan/compile/several_ranks.hpp"
 

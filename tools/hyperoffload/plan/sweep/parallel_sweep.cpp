@@ -11,6 +11,7 @@
 #include "proto/files/convert.hpp"
 #include "tools/analyzer/analyzer.hpp"
 #include "tools/analyzer/margin.hpp"
+#include "tools/hyperoffload/answer_failure.hpp"
 #include "tools/hyperoffload/command.hpp"
 #include "tools/hyperoffload/plan/graphs/model_options.hpp"
 
@@ -298,7 +299,7 @@ int run_parallel_sweep(Console& console, const ParallelSweepArguments& given) {
   }
   const Hardware hardware = analyzer::for_rank(*std::move(node), args.ranks_per_node);
   const auto all = measure_all(console, args, hardware);
-  if (!all) return console.refuse(all.error());
+  if (!all) return answer_failure(console, all.error());
   console.print(console.json() ? to_json(args, hardware, *all) : to_text(*all, console.format()));
   return kExitDone;
 }
@@ -330,7 +331,8 @@ void add_parallel_sweep(Program& program) {
                        {"hyperoffload parallel-sweep --devices 8 --hardware hw.json --batch 64",
                         "hyperoffload parallel-sweep --devices 64 --hardware hw.json \\",
                         "    --layers 80 --hidden 8192 --heads 64 --kv-heads 8 --network 25GB/s"},
-                       {{kExitDone, "swept; divisions that do not fit say so"}}});
+                       {{kExitDone, "swept; divisions that do not fit say so"},
+                        {kExitNo, "the planner made a mistake; please report it"}}});
 }
 
 }  // namespace ho::cli

@@ -9,6 +9,7 @@
 #include "proto/files/file.hpp"
 #include "tools/analyzer/analyzer.hpp"
 #include "tools/analyzer/margin.hpp"
+#include "tools/hyperoffload/answer_failure.hpp"
 #include "tools/hyperoffload/command.hpp"
 #include "tools/hyperoffload/plan/sweep/sweep_context.hpp"
 #include "tools/report/memory_sweep.hpp"
@@ -178,7 +179,7 @@ int run_sweep(Console& console, const SweepArguments& args) {
     console.progress(std::to_string(done) + " of " + std::to_string(all) + " points");
   };
   auto swept = analyzer::sweep(*graph, hardware, {*budgets, *factors}, progress);
-  if (!swept) return console.refuse(swept.error());
+  if (!swept) return answer_failure(console, swept.error());
   if (!args.context.report.empty()) {
     auto written = write_whole_file(args.context.report, analyzer::render_sweep(*swept));
     if (!written) return console.refuse(written.error());
@@ -232,7 +233,8 @@ void add_sweep(Program& program) {
                "    --device-memory 100%..20% --bandwidth 1,1/2 --report sweep.html",
                "hyperoffload sweep --context --phase prefill --chunk 8192 --hardware hw.json \\",
                "    --report contexts.html"},
-              {{kExitDone, "swept; points at which no plan fits say so"}}});
+              {{kExitDone, "swept; points at which no plan fits say so"},
+               {kExitNo, "the planner made a mistake; please report it"}}});
 }
 
 }  // namespace ho::cli

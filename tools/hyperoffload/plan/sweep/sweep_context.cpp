@@ -9,6 +9,7 @@
 #include "proto/files/convert.hpp"
 #include "proto/files/file.hpp"
 #include "tools/analyzer/margin.hpp"
+#include "tools/hyperoffload/answer_failure.hpp"
 #include "tools/hyperoffload/plan/sweep/context_search.hpp"
 #include "tools/report/longest_contexts.hpp"
 
@@ -114,7 +115,7 @@ int sweep_context(Console& console, const ContextArguments& args) {
     }
     const Hardware hardware = analyzer::for_rank(*std::move(node), args.ranks_per_node);
     auto row = find_longest(model, hardware, contexts.overhead_max, progress);
-    if (!row) return console.refuse(row.error());
+    if (!row) return answer_failure(console, row.error());
     contexts.rows.push_back(*std::move(row));
   }
   warn_of_unused_experts(console, model);
