@@ -63,6 +63,27 @@ TEST_CASE("small plans: among values needed at the same time the better one leav
   CHECK(plan_small("order-of-leaving", 983'040).prediction.step_ns <= 47'000);
 }
 
+TEST_CASE("small plans: steps that an exhaustive search found are met") {
+  struct Case {
+    const char* name;
+    std::uint64_t budget_bytes;
+    std::uint64_t step_ns;
+  };
+  for (const Case& each :
+       std::initializer_list<Case>{{"exhaustive-1004", 196'608, 32'000},
+                                   {"exhaustive-1047", 655'360, 11'000},
+                                   {"exhaustive-1235", 262'144, 24'000},
+                                   {"exhaustive-5302", 196'608, 40'000},
+                                   {"exhaustive-5413", 786'432, 20'000},
+                                   {"exhaustive-5631", 786'432, 24'000},
+                                   // Beside these, two that have a test of their own.
+                                   {"order-of-leaving", 983'040, 50'000},
+                                   {"moved-to-defragment", 524'288, 34'000}}) {
+    INFO(each.name);
+    CHECK(plan_small(each.name, each.budget_bytes).prediction.step_ns <= each.step_ns);
+  }
+}
+
 TEST_CASE("small plans: an INPUT passes fetches that are needed later in its step") {
   // The link alone takes as long.
   CHECK(plan_small("input-before-fetches", 1'061'683).prediction.step_ns == 327'682);
