@@ -6,6 +6,7 @@
 #include "tests/support/seeds.hpp"
 #include "tests/unit/analyzer/graphs.hpp"
 #include "tools/analyzer/analyzer.hpp"
+#include "tools/analyzer/margin.hpp"
 #include "tools/baselines/baselines.hpp"
 
 // What small steps keep: the planner varies them. Steps of more than some 400 uses do not yet.
@@ -49,6 +50,36 @@ TEST_CASE("planner: more memory makes no small step longer, and no baseline is s
   CAPTURE(pairs, compared);
   CHECK(pairs > seeds * 20 / 24);
   CHECK(compared > seeds * 60 / 24);
+}
+
+TEST_CASE("planner: faster links make no small step longer") {
+  const std::uint64_t seeds = test::seed_count(9);
+  std::uint64_t pairs = 0;
+  test::for_each_seed(seeds, [&](std::uint64_t seed) {
+    const Graph graph = test::random_graph(seed, 40);
+    const std::uint64_t peak = analyzer::peak_unmanaged_bytes(graph);
+    if (peak == 0) return;
+    const Hardware kinds[] = {test::one_tier(200'000'000), test::one_tier(700'000'000, 100),
+                              test::with_flash(peak * 45 / 100 + 1, 400'000'000)};
+    for (const std::uint64_t percent : {60U, 80U}) {
+      std::uint64_t shortest = UINT64_MAX;
+      for (const double factor : {1.0, 1.5, 2.0, 4.0}) {
+        CAPTURE(percent, factor);
+        const Hardware hardware = analyzer::with_bandwidth(kinds[seed % 3], factor);
+        const auto outcome = analyzer::analyze(graph, hardware, {peak * percent / 100 + 1, 1});
+        REQUIRE(outcome);
+        const auto* plan = std::get_if<Schedule>(&*outcome);
+        CHECK((plan != nullptr || shortest == UINT64_MAX));
+        if (plan == nullptr) continue;
+        if (shortest != UINT64_MAX) ++pairs;
+        CHECK(plan->prediction.step_ns <= shortest);
+        shortest = std::min(shortest, plan->prediction.step_ns);
+      }
+    }
+  });
+  if (test::only_seed()) return;
+  CAPTURE(pairs);
+  CHECK(pairs > seeds);
 }
 
 TEST_CASE("planner: a budget above one that is met is met, where packing alone finds nothing") {
