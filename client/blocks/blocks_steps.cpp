@@ -303,8 +303,7 @@ bool Blocks::feed(Mover& mover, const TickClock& /*clock*/) {
     transfer.bytes = element.item.bytes;
     transfer.local = element.item.local;
     transfer.yields = true;  // the next daemon has other bytes there
-    transfer.urgency =
-        transfer.bytes <= kSmallTransferBytes ? Urgency::kFirst : Urgency::kPlain;
+    transfer.urgency = transfer.bytes <= kSmallTransferBytes ? Urgency::kFirst : Urgency::kPlain;
     moving_[free_moves_.back()] = move;
     free_moves_.pop_back();
     HO_CHECK(mover.start(transfer).ok());  // it is not full

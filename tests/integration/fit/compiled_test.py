@@ -9,7 +9,6 @@ import sys
 import unittest
 
 import support  # first: it finds PyTorch and the package
-import needs
 import torch
 
 import hyperoffload
@@ -84,56 +83,6 @@ class Compiled(support.WithDaemon):
         module(x)
         self.assertEqual(torch._C.ScriptFunction.__call__, call)
         self.assertNotIn("__call__", vars(torch.jit.ScriptModule))
-
-    def test_what_torch_compile_made_is_refused(self):
-        if not hasattr(torch, "compile"):
-            needs.skip_case("PyTorch 1 has no torch.compile")
-
-        def plain(x):
-            return torch.tanh(x) * 2
-
-        x, other = torch.randn(2, WIDTH), torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.Tanh())
-        whole = torch.compile(other, backend="eager")
-        function, unused = torch.compile(plain, backend="eager"), torch.compile(lambda x: x + 1, backend="eager")
-        inside = torch.nn.Sequential(self.model[0], torch.nn.GELU())
-        inside[1].compile(backend="eager")
-        for model in (torch.compile(self.model, backend="eager"), inside):
-            with self.assertRaisesRegex(ValueError, r"is compiled by torch\.compile: .*TORCHDYNAMO_DISABLE=1"):
-                self.fit(model)
-        before = function(x), whole(x), inside[1](x)
-        here = r" at .*compiled_test\.py:\d+ is compiled by torch\.compile: .*run\.paused"
-        with self.fit() as run:
-            for call, name in ((lambda: function(x), "a function"), (lambda: unused(x), "a function"),
-                               (lambda: whole(x), "OptimizedModule"), (lambda: inside[1](x), "a function"),
-                               (lambda: torch.compile(plain), "")):
-                with self.assertRaisesRegex(RuntimeError, name + here):
-                    call()
-            with run.paused():
-                self.assertTrue(all(map(torch.equal, before, (function(x), whole(x), inside[1](x)))))
-            for _ in range(5):
-                self.optimizer.zero_grad()
-                self.model(torch.randn(256, WIDTH)).square().mean().backward()
-                self.optimizer.step()
-        self.assertEqual(run.stats()["planned_steps"], 3, run.summary())
-        with self.assertRaisesRegex(RuntimeError, "a function" + here):
-            hyperoffload.record(lambda: function(self.model(x)), self.model, self.optimizer)
-        self.assertTrue(all(map(torch.equal, before, (function(x), whole(x), inside[1](x)))))
-
-    def test_a_cuda_graph_is_refused(self):
-        if not torch.cuda.is_available():
-            needs.skip_case("no CUDA device")
-        x, graph = torch.ones(8, device="cuda"), torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            y = x * 2
-        with self.fit() as run:
-            for _ in range(2):
-                with self.assertRaisesRegex(RuntimeError, "compiled by a CUDA graph"):
-                    graph.replay()
-            with self.assertRaisesRegex(RuntimeError, "compiled by a CUDA graph"), torch.cuda.graph(torch.cuda.CUDAGraph()):
-                self.fail("it captures")
-            with run.paused():
-                graph.replay()
-        self.assertEqual(y.tolist(), [2.0] * 8)
 
     def test_what_the_message_says_helps(self):
         done = subprocess.run([sys.executable, "-c", EAGER.replace("POOL", self.pool)], check=False,

@@ -15,7 +15,6 @@ import unittest
 from unittest import mock
 
 import support  # first: it finds PyTorch and the package
-import needs
 import torch
 import torch.utils.checkpoint
 from torch import save as save_imported
@@ -411,48 +410,6 @@ class Fit(support.WithDaemon):
 
         ours = Script(optimizer=optimizer).fit(self.pool, 7)
         self.assert_same(Script(optimizer=optimizer).train(7), ours)
-        self.assertEqual(ours.run.stats()["planned_steps"], 5, ours.run.summary())
-
-    def test_fused_optimizers_run_index_by_index(self):
-        def train(name, pool=None, **options):
-            script = Script(optimizer=lambda parameters: getattr(torch.optim, name)(parameters, 1e-3, fused=True, **options),
-                            batch=lambda step: 1)  # small beside what one call of the optimizer takes
-            return script.fit(pool, 7) if pool else script.train(7)
-
-        try:
-            torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], 0.1, fused=True)
-        except (TypeError, RuntimeError):
-            needs.skip_case(f"PyTorch {torch.__version__[0]} has no fused optimizers on the processor")
-        for name, options in (("AdamW", {}), ("Adam", {"amsgrad": True}), ("SGD", {"momentum": 0.9})):
-            with self.subTest(name):
-                ours = train(name, self.pool, **options)
-                self.assert_same(train(name, **options), ours)
-                stats = ours.run.stats()
-                self.assertEqual(stats["planned_steps"], 5, ours.run.summary())
-                self.assertLessEqual(stats["peak_allocated_bytes"], 1.02 * stats["budget_bytes"])
-
-    def test_a_fused_optimizer_with_scaled_gradients(self):
-        class Scaling(Script):
-            def __init__(self):
-                super().__init__(optimizer=lambda parameters: torch.optim.AdamW(parameters, 1e-3, fused=True))
-                self.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2)
-
-            def train(self, steps):
-                for step in range(steps):
-                    loss = self.loss(step)
-                    self.optimizer.zero_grad()
-                    self.scaler.scale(loss).backward()
-                    self.scaler.step(self.optimizer)
-                    self.scaler.update()
-                    self.seen.append([loss.item(), self.scaler.get_scale()])
-                return self
-
-        try:
-            Scaling()
-        except (TypeError, RuntimeError, AttributeError):
-            needs.skip_case(f"PyTorch {torch.__version__[0]} has no fused optimizers on the processor")
-        ours = Scaling().fit(self.pool, 7)
-        self.assert_same(Scaling().train(7), ours)
         self.assertEqual(ours.run.stats()["planned_steps"], 5, ours.run.summary())
 
     def test_gradients_that_are_set_to_zero(self):
