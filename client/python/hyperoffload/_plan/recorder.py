@@ -387,7 +387,9 @@ class Recorder:
                 continue
             out.append({"id": len(out), "name": op.name, "durationNs": str(took_ns), "reads": reads,
                         "writes": writes, "phase": op.phase, "fixed": op.fixed or keep is not None,
-                        "recomputable": op.recomputable and keep is None, "group": op.group})
+                        "recomputable": op.recomputable and keep is None})
+            if op.group:
+                out[-1]["group"] = op.group
         outputs = {s.number for s in kept if keep is None and s.is_output()}
         return {
             "version": 1,
