@@ -94,6 +94,7 @@ Result<std::uint64_t> start(ho_pool* pool, Direction direction, ho_allocation* a
   if (pool == nullptr || allocation == nullptr || memory == nullptr || bytes == 0) {
     return Error(Errc::kInvalidArgument, "a null argument, or no bytes");
   }
+  if (auto own = check_owner(pool, *allocation); !own) return own.error();
   const auto& map = allocation->arena->map;
   if (offset > map.bytes() || bytes > map.bytes() - offset) {
     return Error(Errc::kOutOfRange, "offset + bytes leaves the allocation");

@@ -59,6 +59,8 @@ ho_status start_stage(Direction direction, ho_pool* pool, const ho_flash* flash,
     if (pool == nullptr || flash == nullptr || memory == nullptr || ticket == nullptr) {
       return null_argument();
     }
+    if (auto own = check_owner(pool, *flash); !own) return own;
+    if (auto own = check_owner(pool, *memory); !own) return own;
     const auto started = pool->pool->start_stage(direction, flash->flash, flash_offset,
                                                  memory->arena->map, offset, bytes);
     if (!started) return started.error();
@@ -87,7 +89,7 @@ ho_status ho_flash_allocate(ho_pool* pool, uint64_t bytes, ho_flash_policy polic
     };
     auto made = wait_for_memory(*pool, allocate);
     if (!made) return made.error();
-    *out = new ho_flash{*made};
+    *out = new ho_flash{pool, *made};
     return {};
   });
 }
@@ -96,6 +98,7 @@ ho_status ho_flash_free(ho_pool* pool, ho_flash* flash) {
   if (flash == nullptr) return HO_OK;
   return guarded([&]() -> Result<void> {
     if (pool == nullptr) return null_argument();
+    if (auto own = check_owner(pool, *flash); !own) return own;
     if (auto freed = pool->pool->free_flash(flash->flash); !freed) return freed;
     delete flash;
     return {};
@@ -107,6 +110,7 @@ void ho_flash_close(ho_flash* flash) { delete flash; }
 ho_status ho_flash_name(const ho_pool* pool, const ho_flash* flash, char* out, size_t room) {
   return guarded([&]() -> Result<void> {
     if (pool == nullptr || flash == nullptr || out == nullptr) return null_argument();
+    if (auto own = check_owner(pool, *flash); !own) return own;
     const auto& node = pool->pool->nodes()[flash->flash.node.value()];
     const std::string name = name_of({node.control()->hello().node, flash->flash.extent});
     if (name.size() >= room) {
@@ -124,7 +128,7 @@ ho_status ho_flash_open(ho_pool* pool, const char* name, ho_flash** out) {
     if (!read) return read.error();
     auto opened = pool->pool->open_flash(read->node, read->extent);
     if (!opened) return opened.error();
-    *out = new ho_flash{*opened};
+    *out = new ho_flash{pool, *opened};
     return {};
   });
 }
@@ -138,6 +142,7 @@ ho_status ho_allocate_beside(ho_pool* pool, const ho_flash* flash, uint64_t byte
   return guarded([&]() -> Result<void> {
     if (pool == nullptr || flash == nullptr || out == nullptr) return null_argument();
     if (bytes == 0) return Error(Errc::kInvalidArgument, "an allocation of 0 bytes");
+    if (auto own = check_owner(pool, *flash); !own) return own;
     auto arena =
         wait_for_memory(*pool, [&] { return pool->pool->allocate_on(flash->flash.node, bytes); });
     if (!arena) return arena.error();

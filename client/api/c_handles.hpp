@@ -13,6 +13,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #include "client/blocks/blocks.hpp"
@@ -77,6 +78,7 @@ struct ho_blocks {
   std::shared_ptr<ho::client::Blocks> blocks;
 };
 struct ho_flash {
+  const ho_pool* pool = nullptr;  ///< compared only: it may have ended before
   ho::client::FlashArena flash;
 };
 struct ho_plan {
@@ -157,6 +159,15 @@ inline Result<std::string> utf8_text(const char* given, const char* field, std::
   if (utf8_prefix(text, bytes_max) == text) return text;
   return Error(Errc::kInvalidArgument, std::string(field) + " is not up to " +
                                            std::to_string(bytes_max) + " bytes of UTF-8");
+}
+
+/// Nodes, segments and extents are numbers that mean others in another pool.
+template <typename Handle>
+Result<void> check_owner(const ho_pool* pool, const Handle& handle) {
+  if (handle.pool == pool) return {};
+  constexpr bool kFlash = std::is_same_v<Handle, ho_flash>;
+  return Error(Errc::kInvalidArgument,
+               std::string(kFlash ? "the flash" : "the allocation") + " is another pool's");
 }
 
 inline Error null_argument() { return Error(Errc::kInvalidArgument, "a null argument"); }

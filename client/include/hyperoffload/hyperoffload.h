@@ -281,7 +281,8 @@ HO_API ho_status ho_unregister(ho_pool* pool, void* base);
  *          a put may still read it. When a get is done, all bytes have arrived. When a put is done,
  *          its bytes are visible at the node: each transfer that starts afterwards, of any job that
  *          shares the memory, reads the new bytes.
- * HO_INVALID_ARGUMENT  a null argument, no bytes, or memory that is not registered as a whole.
+ * HO_INVALID_ARGUMENT  a null argument, no bytes, memory that is not registered as a whole, or
+ *                      another pool's allocation.
  * HO_OUT_OF_RANGE      the range leaves the allocation.
  * HO_BUSY              4096 transfers are started and not waited for. */
 HO_API ho_status ho_get(ho_pool* pool, ho_allocation* from, uint64_t offset, void* into,
@@ -301,7 +302,10 @@ HO_API ho_status ho_test(ho_pool* pool, uint64_t ticket, int* done);
 
 /* --- plain access to flash --- */
 
-/* Flash is reached through memory of the node that has it: stage in, then get; put, then stage out.
+/* A call that is given a pool and another pool's flash or allocation ends with
+ * HO_INVALID_ARGUMENT.
+ *
+ * Flash is reached through memory of the node that has it: stage in, then get; put, then stage out.
  * One allocation lies on one node.
  *
  * Each allocation has its own policy. A job may have checkpoints that must outlive it, and

@@ -150,6 +150,34 @@ TEST_CASE("client: an allocation is freed by its own pool alone") {
   CHECK(nodes.granted_bytes(0) == 0);
 }
 
+TEST_CASE("client: a transfer with another pool's allocation is refused, and moves nothing") {
+  TwoNodes nodes;
+  const PoolHandle own = connect_pool(nodes.address(0), "local");
+  const PoolHandle other = connect_pool(nodes.address(0), "tcp");
+  std::vector<std::byte> bytes = pattern(4096, 1);
+  std::vector<ho_allocation*> memory(2);
+  std::uint64_t ticket = 0;
+  for (std::size_t i = 0; i < 2; ++i) {
+    ho_pool* const pool = i == 0 ? own.get() : other.get();
+    REQUIRE(ho_allocate(pool, bytes.size(), &memory[i]) == HO_OK);
+    REQUIRE(ho_register(pool, bytes.data(), bytes.size()) == HO_OK);
+  }
+  CHECK(ho_put(other.get(), memory[0], 0, bytes.data(), bytes.size(), &ticket) ==
+        HO_INVALID_ARGUMENT);
+  CHECK_THAT(ho_last_error(), Catch::Contains("another pool's"));
+  CHECK(ho_get(other.get(), memory[0], 0, bytes.data(), bytes.size(), &ticket) ==
+        HO_INVALID_ARGUMENT);
+  CHECK(bytes == pattern(4096, 1));
+  for (std::size_t i = 0; i < 2; ++i) {
+    ho_pool* const pool = i == 0 ? own.get() : other.get();
+    REQUIRE(ho_get(pool, memory[i], 0, bytes.data(), bytes.size(), &ticket) == HO_OK);
+    CHECK(ho_wait(pool, ticket) == HO_OK);
+    CHECK(bytes == std::vector<std::byte>(bytes.size()));
+    CHECK(ho_unregister(pool, bytes.data()) == HO_OK);
+    ho_free(pool, memory[i]);
+  }
+}
+
 TEST_CASE("client: a pool's room is that of the nodes of a kind, and memory comes from them") {
   TwoNodes nodes;
   const auto room_of = [](ho_pool* pool, ho_nearness which) {

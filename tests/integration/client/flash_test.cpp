@@ -370,3 +370,32 @@ TEST_CASE("client flash: the C++ owners free scratch flash and keep durable flas
   flash.free();
   CHECK(extents() == 0);
 }
+
+TEST_CASE("client flash: another pool's flash and memory are refused") {
+  SKIP_WITHOUT_FLASH();
+  const TwoNodes nodes({.flash_bytes = 16U << 20U, .nodes = 1});
+  const PoolHandle own = connect_pool(nodes.address(0), "local");
+  const PoolHandle other = connect_pool(nodes.address(0), "local");
+  ho_flash* flash = nullptr;
+  REQUIRE(ho_flash_allocate(own.get(), kMiB, HO_FLASH_DURABLE, &flash) == HO_OK);
+  ho_flash* others = nullptr;
+  REQUIRE(ho_flash_allocate(other.get(), kMiB, HO_FLASH_SCRATCH, &others) == HO_OK);
+  ho_allocation* memory = nullptr;
+  REQUIRE(ho_allocate_beside(own.get(), flash, kMiB, &memory) == HO_OK);
+  const auto refused = [](ho_status status, const char* what) {
+    CHECK(status == HO_INVALID_ARGUMENT);
+    CHECK_THAT(ho_last_error(), Catch::Contains(std::string(what) + " is another pool's"));
+  };
+  std::uint64_t ticket = 0;
+  refused(ho_stage_out(other.get(), flash, 0, memory, 0, kMiB, &ticket), "the flash");
+  refused(ho_stage_out(other.get(), others, 0, memory, 0, kMiB, &ticket), "the allocation");
+  refused(ho_stage_in(own.get(), others, 0, memory, 0, kMiB, &ticket), "the flash");
+  ho_allocation* beside = nullptr;
+  refused(ho_allocate_beside(other.get(), flash, kMiB, &beside), "the flash");
+  std::array<char, HO_FLASH_NAME_BYTES> name{};
+  refused(ho_flash_name(other.get(), flash, name.data(), name.size()), "the flash");
+  refused(ho_flash_free(other.get(), flash), "the flash");
+  ho_free(own.get(), memory);
+  CHECK(ho_flash_free(own.get(), flash) == HO_OK);
+  CHECK(ho_flash_free(other.get(), others) == HO_OK);
+}
