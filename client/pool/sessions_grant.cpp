@@ -61,8 +61,13 @@ Rooms Sessions::rooms_of(const std::vector<NodeIndex>& candidates) {
     const NodeSession& node = nodes_[candidates[i].value()];
     const auto& status = answers[i];
     if (status && !status->flash.empty()) {
-      rooms.flash.push_back(
-          {candidates[i], node.control()->hello().node_name, usable_flash_bytes(status->flash)});
+      FlashRoom flash{candidates[i], node.control()->hello().node_name, 0};
+      if (status->draining) {
+        flash.name += " [draining]";
+      } else {
+        flash.free_bytes = usable_flash_bytes(status->flash);
+      }
+      rooms.flash.push_back(std::move(flash));
     }
     NodeRoom room{candidates[i], node.control()->hello().node_name,
                   node.control()->hello().segment_bytes, 0};

@@ -325,7 +325,8 @@ typedef enum ho_flash_policy {
  * HO_INVALID_ARGUMENT  a null argument, 0 bytes, or no such policy.
  * HO_UNSUPPORTED       no node has flash.
  * HO_UNAVAILABLE       no node that the job reaches has flash, and it could not reach all: one was
- *                      drained, say, when it connected. ho_last_error names them.
+ *                      drained, say, when it connected. ho_last_error names them. Or all that have
+ *                      flash are drained.
  * HO_EXHAUSTED         no node has so much free flash. */
 HO_API ho_status ho_flash_allocate(ho_pool* pool, uint64_t bytes, ho_flash_policy policy,
                                    ho_flash** out);
