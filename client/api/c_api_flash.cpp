@@ -1,4 +1,5 @@
 // The C ABI of plain flash access. No exception leaves it.
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cstring>
@@ -52,6 +53,20 @@ Result<FlashName> read_name(std::string_view text) {
   return FlashName{NodeId(static_cast<std::uint16_t>(parts[0])), {parts[1], parts[2], 0}};
 }
 
+/// On the node that has most of it free, or on the next where that one is lost.
+Result<FlashArena> allocate_flash(Pool& pool, std::uint64_t bytes, FlashPolicy policy) {
+  auto rooms = pool.flash_rooms(pool.nodes_of(Nearness::kAny));
+  if (rooms.empty()) return pool.no_flash();
+  std::stable_sort(rooms.begin(), rooms.end(),
+                   [](const auto& a, const auto& b) { return a.free_bytes > b.free_bytes; });
+  Result<FlashArena> made = pool.allocate_flash(rooms.front().node, bytes, policy);
+  for (std::size_t i = 1; i < rooms.size() && rooms[i].free_bytes >= bytes; ++i) {
+    if (made || made.error().code() != Errc::kUnavailable) break;
+    made = pool.allocate_flash(rooms[i].node, bytes, policy);
+  }
+  return made;
+}
+
 ho_status start_stage(Direction direction, ho_pool* pool, const ho_flash* flash,
                       uint64_t flash_offset, const ho_allocation* memory, uint64_t offset,
                       size_t bytes, uint64_t* ticket) {
@@ -79,15 +94,7 @@ ho_status ho_flash_allocate(ho_pool* pool, uint64_t bytes, ho_flash_policy polic
     if (bytes == 0) return Error(Errc::kInvalidArgument, "flash of 0 bytes");
     const auto wanted = policy_of(policy);
     if (!wanted) return wanted.error();
-    const auto allocate = [&]() -> Result<FlashArena> {
-      const auto rooms = pool->pool->flash_rooms(pool->pool->nodes_of(Nearness::kAny));
-      if (rooms.empty()) return pool->pool->no_flash();
-      const auto most = std::max_element(
-          rooms.begin(), rooms.end(),
-          [](const auto& a, const auto& b) { return a.free_bytes < b.free_bytes; });
-      return pool->pool->allocate_flash(most->node, bytes, *wanted);
-    };
-    auto made = wait_for_memory(*pool, allocate);
+    auto made = wait_for_memory(*pool, [&] { return allocate_flash(*pool->pool, bytes, *wanted); });
     if (!made) return made.error();
     *out = new ho_flash{pool, *made};
     return {};

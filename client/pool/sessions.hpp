@@ -132,7 +132,7 @@ class Sessions {
 
   /// Gets segments for an arena, all or nothing. Bytes that no part names come from `candidates`,
   /// those that nodes_of_arena() names. @return kExhausted: "needs X, pool has Y on nodes ...";
-  /// kUnavailable: a part's node is not a candidate (any more); any other error of a daemon.
+  /// kUnavailable: all candidates are lost, or a part's node is; any other error of a daemon.
   [[nodiscard]] Result<HeldArena> grant(const ArenaSpec& spec,
                                         const std::vector<NodeIndex>& candidates);
   /// Gives the segments back. Skips lost nodes, where the lease ends them.

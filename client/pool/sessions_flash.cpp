@@ -39,7 +39,7 @@ Result<FlashExtent> Sessions::allocate_flash(NodeIndex node, std::uint64_t bytes
   const NodeSession& there = nodes_[node.value()];
   auto made = await_control(there)->flash_allocate(there.session, bytes, policy,
                                                    clock_.now() + kControlTimeout);
-  if (!made) return made.error().at(there.label);
+  if (!made) return without_session(there, made.error()).at(there.label);
   const std::lock_guard lock(extents_mutex_);
   extents_.push_back({node, *made, policy});
   return made;

@@ -23,6 +23,11 @@ constexpr Duration kSilentTimeout = milliseconds(50);
 /// Daemons fault granted memory in; a loaded machine does it at a few hundred MB/s.
 constexpr std::uint64_t kGrantBytesPerMs = 50'000;
 
+/// Whether a node that answers so has no memory for the job, while others may have some.
+bool gives_nothing(const Error& error) {
+  return error.code() == Errc::kExhausted || error.code() == Errc::kUnavailable;
+}
+
 }  // namespace
 
 /// Asks within one request's time for all: however many are stopped, the rest are heard. Those that
@@ -122,13 +127,16 @@ Result<HeldArena> Sessions::grant(const ArenaSpec& spec, const std::vector<NodeI
                        [this](const std::vector<NodeIndex>& some) { return rooms_of(some).ddr; });
     const auto stripes = plan_spread(spec.bytes, rooms, spec.parts);
     if (!stripes && !refusal) return stripes.error();
-    if (!stripes) break;
+    if (!stripes) {
+      const bool all_gone = refusal->code() == Errc::kUnavailable;
+      if (all_gone && stripes.error().code() == Errc::kUnavailable) return *refusal;
+      break;
+    }
     const std::size_t refused = full.size();
     auto held = take(*stripes, rooms, spec, full);
-    // Others may have room that these had not any more, or by the user's quota.
-    const bool lacks_room = !held && held.error().code() == Errc::kExhausted;
-    if (!lacks_room || full.size() == refused) return held;
-    if (!refusal) refusal = held.error();
+    // Others may have room that these had not any more, or by the user's quota; or that were lost.
+    if (held || !gives_nothing(held.error()) || full.size() == refused) return held;
+    if (!refusal || refusal->code() == Errc::kUnavailable) refusal = held.error();
   }
   // The node's own words first: it may be a quota, or memory that its machine does not have.
   return Error(Errc::kExhausted, refusal->context() + "; the job " +
@@ -173,7 +181,7 @@ std::vector<Sessions::Wanted> Sessions::wanted(const std::vector<Stripe>& stripe
 }
 
 /// One request a node; its segments are filled with its stripes one after the other.
-/// @param full  gets the nodes that have no room, whatever they said before
+/// @param full  gets the nodes that have no room, whatever they said before, or are lost
 Result<HeldArena> Sessions::take(const std::vector<Stripe>& stripes,
                                  const std::vector<NodeRoom>& rooms, const ArenaSpec& arena,
                                  std::set<NodeIndex>& full) {
@@ -194,10 +202,12 @@ Result<HeldArena> Sessions::take(const std::vector<Stripe>& stripes,
   });
   std::optional<Error> failure;
   for (std::size_t i = 0; i < asked.size(); ++i) {
-    const std::string& label = nodes_[asked[i].node.value()].label;
+    const NodeSession& node = nodes_[asked[i].node.value()];
     if (!answers[i]) {
-      if (answers[i].error().code() == Errc::kExhausted) full.insert(asked[i].node);
-      if (!failure) failure = answers[i].error().at(label);
+      const Error error = without_session(node, answers[i].error());
+      if (gives_nothing(error)) full.insert(asked[i].node);
+      // That another node was lost says less.
+      if (!failure || failure->code() == Errc::kUnavailable) failure = error.at(node.label);
       continue;
     }
     first[asked[i].node.value()] = held.segments.size();
@@ -207,7 +217,7 @@ Result<HeldArena> Sessions::take(const std::vector<Stripe>& stripes,
       held.segments.push_back({asked[i].node, std::move(segment), instances[i]});
     }
     if (granted < asked[i].bytes && !failure) {
-      failure.emplace(Errc::kCorrupt, label + " granted less than was asked for");
+      failure.emplace(Errc::kCorrupt, node.label + " granted less than was asked for");
     }
   }
   if (failure) {

@@ -35,7 +35,9 @@ Result<void> HomeHeap::add_chunk(std::uint64_t bytes, Nearness nearness) {
 Result<void> HomeHeap::grow(std::uint64_t bytes, std::uint64_t wanted_bytes) {
   HO_CHECK(wanted_bytes >= bytes);
   const auto lacks_room = [](const Result<void>& added) {
-    return !added && added.error().code() == Errc::kExhausted;
+    // Or the nodes were lost just now, and further ones are the candidates.
+    return !added &&
+           (added.error().code() == Errc::kExhausted || added.error().code() == Errc::kUnavailable);
   };
   auto added = add_chunk(wanted_bytes, nearness_);
   if (lacks_room(added) && wanted_bytes > bytes) added = add_chunk(bytes, nearness_);

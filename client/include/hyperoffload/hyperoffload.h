@@ -251,7 +251,7 @@ HO_API ho_status ho_pool_get_notice(const ho_pool* pool, ho_pool_notice* out);
  * HO_OK                *out is the caller's until ho_free.
  * HO_INVALID_ARGUMENT  a null argument, or 0 bytes.
  * HO_EXHAUSTED         "needs X, pool has Y on nodes ...".
- * HO_UNAVAILABLE, HO_DEADLINE   no node answers. */
+ * HO_UNAVAILABLE, HO_DEADLINE   no node answers, or all have ended the job's session. */
 HO_API ho_status ho_allocate(ho_pool* pool, uint64_t bytes, ho_allocation** out);
 /* The same on nodes of one kind only. HO_NOT_FOUND: the pool has none of it. */
 HO_API ho_status ho_allocate_among(ho_pool* pool, ho_nearness which, uint64_t bytes,

@@ -4,6 +4,7 @@
 
 #include <catch2/catch.hpp>
 #include <string>
+#include <utility>
 
 #include "tests/integration/client/two_nodes.hpp"
 #include "tests/integration/flash/staging_client.hpp"
@@ -33,6 +34,13 @@ ho_pool_room room_of(ho_pool* pool) {
   return room;
 }
 
+void end_sessions(const TwoNodes& nodes, int node) {
+  const auto administrator = test::connect(nodes.address(node));
+  for (const SessionInfo& session : nodes.sessions(node)) {
+    REQUIRE(administrator->evict(session.id, test::soon()).ok());
+  }
+}
+
 }  // namespace
 
 TEST_CASE("leaving nodes: flash comes from another node than a drained one") {
@@ -55,4 +63,38 @@ TEST_CASE("leaving nodes: flash comes from another node than a drained one") {
   CHECK(room_of(pool.get()).flash_bytes == 0);
   CHECK(ho_flash_allocate(pool.get(), kMiB, HO_FLASH_SCRATCH, &flash) == HO_UNAVAILABLE);
   CHECK_THAT(ho_last_error(), Catch::Contains("drained"));
+}
+
+TEST_CASE(
+    "leaving nodes: where a node has ended the job's session, others give what is asked for") {
+  if (skipped()) return;
+  TwoNodes nodes({.flash_bytes = kFlashBytes});
+  const PoolHandle pool = connect_pool(nodes.address(0), "local");
+  ho_flash* flash = nullptr;
+  REQUIRE(ho_flash_allocate(pool.get(), kMiB, HO_FLASH_DURABLE, &flash) == HO_OK);
+  const int node = test::connect(nodes.address(0))->flash_extents(test::soon())->empty() ? 1 : 0;
+  ho_allocation* memory = nullptr;
+  ho_flash* other = nullptr;
+  SECTION("memory") {
+    end_sessions(nodes, node);
+    CHECK(ho_allocate(pool.get(), 4 * kMiB, &memory) == HO_OK);
+    CHECK(nodes.granted_bytes(1 - node) == 4 * kMiB);
+  }
+  SECTION("flash") {
+    // The node with most of it free is asked first.
+    REQUIRE(ho_flash_allocate(pool.get(), 2 * kMiB, HO_FLASH_SCRATCH, &other) == HO_OK);
+    CHECK(ho_flash_free(pool.get(), flash) == HO_OK);
+    flash = std::exchange(other, nullptr);
+    end_sessions(nodes, node);
+    CHECK(ho_flash_allocate(pool.get(), kMiB, HO_FLASH_SCRATCH, &other) == HO_OK);
+    CHECK(room_of(pool.get()).nodes == 1);
+  }
+  SECTION("memory beside flash that lies there") {
+    end_sessions(nodes, node);
+    CHECK(ho_allocate_beside(pool.get(), flash, kMiB, &memory) == HO_UNAVAILABLE);
+    CHECK_THAT(ho_last_error(), Catch::Contains("an administrator ended it"));
+  }
+  ho_free(pool.get(), memory);
+  ho_flash_close(flash);
+  ho_flash_close(other);
 }
