@@ -122,7 +122,9 @@ Result<void> Runtime::check_between_steps() const {
 }
 
 Error Runtime::moved_badly(const Error& error) {
-  const bool lost = error.code() == Errc::kUnavailable || error.code() == Errc::kDeadline;
+  // A daemon that took the memory back, as that of a session it has ended, took the values with it.
+  const bool lost = error.code() == Errc::kUnavailable || error.code() == Errc::kDeadline ||
+                    error.code() == Errc::kPermissionDenied;
   if (!lost && (streams_ == nullptr || !streams_->failure())) return error;
   const std::string what = error.context() + ": " + std::string(errc_name(error.code()));
   engine_.call([&] { active_.fail(what, std::nullopt); });

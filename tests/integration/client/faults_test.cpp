@@ -2,12 +2,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "common/base/prng.hpp"
 #include "tests/integration/client/planned_job.hpp"
@@ -184,6 +186,34 @@ TEST_CASE(
   INFO(job.error());
   CHECK(job.wrong() == "");
   CHECK(job.error().find("administrator") != std::string::npos);
+}
+
+TEST_CASE("client faults: between steps, too, an evicted job's runtime has failed for good") {
+  TwoNodes nodes({.nodes = 1});
+  const PoolHandle pool = connect_pool(nodes.address(0), "local");
+  const schedule::Schedule schedule = some_schedule(7);
+  PlannedJob job(pool.get(), schedule, 7);
+  REQUIRE(job.run(1) == HO_OK);
+  const auto kept = std::find_if(schedule.storages.begin(), schedule.storages.end(),
+                                 [](const Storage& storage) { return storage.persistent; });
+  REQUIRE(kept != schedule.storages.end());
+  std::vector<std::byte> value(kept->bytes);
+  const bool writes = GENERATE(false, true);
+  const auto move = [&] {
+    return writes ? ho_write(job.plan(), kept->id, value.data(), value.size())
+                  : ho_read(job.plan(), kept->id, value.data(), value.size());
+  };
+  REQUIRE(move() == HO_OK);
+  REQUIRE(test::connect(nodes.address(0))->evict(nodes.sessions(0).at(0).id, test::soon()).ok());
+  ho_status status = HO_OK;
+  CHECK(test::eventually(60s, [&] {
+    status = move();
+    return status != HO_OK;
+  }));
+  CAPTURE(ho_last_error());
+  CHECK(status == HO_UNAVAILABLE);
+  CHECK(move() == HO_UNAVAILABLE);
+  CHECK(ho_step_begin(job.plan()) == HO_UNAVAILABLE);
 }
 
 TEST_CASE("client faults: a stopped daemon does not stop a job on the local driver") {
