@@ -145,6 +145,16 @@ ho_pool_room room_of(Pool& pool, Nearness nearness) {
   return sum;
 }
 
+Result<std::unique_ptr<Arena>> allocate_among(Pool& pool, Nearness nearness, std::uint64_t bytes) {
+  if (nearness != Nearness::kAny && pool.nodes_of(nearness).empty()) {
+    return Error(Errc::kNotFound, std::string("the pool has no node that is ") +
+                                      (nearness == Nearness::kNear ? "near" : "far"));
+  }
+  Pool::Where where;
+  where.nearness = nearness;
+  return pool.allocate(bytes, where);
+}
+
 }  // namespace
 
 extern "C" {
@@ -236,13 +246,8 @@ ho_status ho_allocate_among(ho_pool* pool, ho_nearness which, uint64_t bytes, ho
     if (bytes == 0) return Error(Errc::kInvalidArgument, "an allocation of 0 bytes");
     const auto nearness = nearness_of(which);
     if (!nearness) return nearness.error();
-    if (*nearness != Nearness::kAny && pool->pool->nodes_of(*nearness).empty()) {
-      return Error(Errc::kNotFound, std::string("the pool has no node that is ") +
-                                        (*nearness == Nearness::kNear ? "near" : "far"));
-    }
-    Pool::Where where;
-    where.nearness = *nearness;
-    auto arena = wait_for_memory(*pool, [&] { return pool->pool->allocate(bytes, where); });
+    auto arena =
+        wait_for_any_node(*pool, [&] { return allocate_among(*pool->pool, *nearness, bytes); });
     if (!arena && arena.error().code() == Errc::kExhausted && pool->pool->is_silent()) {
       return Error(Errc::kDeadline, "no node answers: " + arena.error().context());
     }

@@ -94,7 +94,8 @@ ho_status ho_flash_allocate(ho_pool* pool, uint64_t bytes, ho_flash_policy polic
     if (bytes == 0) return Error(Errc::kInvalidArgument, "flash of 0 bytes");
     const auto wanted = policy_of(policy);
     if (!wanted) return wanted.error();
-    auto made = wait_for_memory(*pool, [&] { return allocate_flash(*pool->pool, bytes, *wanted); });
+    auto made =
+        wait_for_any_node(*pool, [&] { return allocate_flash(*pool->pool, bytes, *wanted); });
     if (!made) return made.error();
     *out = new ho_flash{pool, *made};
     return {};

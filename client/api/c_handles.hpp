@@ -152,6 +152,28 @@ auto wait_for_memory(const ho_pool& pool, Call&& call) -> decltype(call()) {
   }
 }
 
+/// The same for a call that any node may serve: before it fails, it is repeated with nodes that
+/// have come since, or are back. It looks for these about once a second.
+template <typename Call>
+auto wait_for_any_node(const ho_pool& pool, Call&& call) -> decltype(call()) {
+  constexpr std::chrono::seconds kLookAgain{1};
+  const SteadyClock clock;
+  TimePoint look_at = clock.now();
+  return wait_for_memory(pool, [&] {
+    const std::size_t nodes = pool.pool->nodes().size();
+    auto done = call();
+    if (done || clock.now() < look_at) return done;
+    const Errc code = done.error().code();
+    const bool lost = code == Errc::kUnavailable;
+    if (!lost && code != Errc::kExhausted && code != Errc::kNotFound) return done;
+    // Where the pool is only full, nodes that were tried in vain may rest.
+    pool.pool->use_new_nodes(lost ? TriedNodes::kAgain : TriedNodes::kRest);
+    look_at = clock.now() + kLookAgain;
+    if (pool.pool->nodes().size() > nodes) done = call();
+    return done;
+  });
+}
+
 /// A text that a request to a node has as such: a daemon closes the connection of a job whose
 /// request has other bytes there. NULL is "". @return kInvalidArgument with the field's name.
 inline Result<std::string> utf8_text(const char* given, const char* field, std::size_t bytes_max) {

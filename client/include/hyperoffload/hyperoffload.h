@@ -184,7 +184,8 @@ HO_API const char* ho_last_error(void);
  * reaches, or that does not answer within 2 s, is left out. Both log a warning with the reason.
  * Nodes that do not answer are waited for together, up to 64 at a time.
  * ho_open and ho_load use nodes that have come since, or are back, by "tcp" and the drivers in use
- * by then; where nodes do not answer that takes up to 2 s.
+ * by then; where nodes do not answer that takes up to 2 s. So do ho_allocate, ho_allocate_among and
+ * ho_flash_allocate before they fail for want of nodes, memory or flash.
  *
  * HO_OK                *out is the caller's until ho_disconnect.
  * HO_INVALID_ARGUMENT  a null argument; an option that cannot be read or is out of its range; an

@@ -3,6 +3,8 @@
 #include <hyperoffload/hyperoffload.h>
 
 #include <catch2/catch.hpp>
+#include <chrono>
+#include <csignal>
 #include <string>
 #include <utility>
 
@@ -13,6 +15,7 @@
 namespace {
 
 using namespace ho;
+using namespace std::chrono_literals;
 using test::connect_pool;
 using test::PoolHandle;
 using test::TwoNodes;
@@ -39,6 +42,13 @@ void end_sessions(const TwoNodes& nodes, int node) {
   for (const SessionInfo& session : nodes.sessions(node)) {
     REQUIRE(administrator->evict(session.id, test::soon()).ok());
   }
+}
+
+void lose_and_restart(TwoNodes& nodes, ho_pool* pool, int node, std::uint32_t left) {
+  nodes.daemon(node).send(SIGKILL);
+  nodes.daemon(node).wait();
+  REQUIRE(test::eventually(20s, [&] { return room_of(pool).nodes == left; }));
+  nodes.restart(node);
 }
 
 }  // namespace
@@ -97,4 +107,35 @@ TEST_CASE(
   ho_free(pool.get(), memory);
   ho_flash_close(flash);
   ho_flash_close(other);
+}
+
+TEST_CASE("leaving nodes: a job without a runtime uses a node again that was lost and is back") {
+  if (skipped()) return;
+  TwoNodes nodes({.flash_bytes = kFlashBytes, .flash_from = 1});
+  const PoolHandle pool = connect_pool(nodes.address(0), "local");
+  SECTION("for memory that the others have not") {
+    lose_and_restart(nodes, pool.get(), 1, 1);
+    ho_allocation* memory = nullptr;
+    REQUIRE(ho_allocate(pool.get(), 40 * kMiB, &memory) == HO_OK);
+    ho_free(pool.get(), memory);
+  }
+  SECTION("for flash that it alone has") {
+    lose_and_restart(nodes, pool.get(), 1, 1);
+    ho_flash* flash = nullptr;
+    REQUIRE(ho_flash_allocate(pool.get(), kMiB, HO_FLASH_SCRATCH, &flash) == HO_OK);
+    CHECK(ho_flash_free(pool.get(), flash) == HO_OK);
+  }
+  SECTION("where all were lost") {
+    lose_and_restart(nodes, pool.get(), 1, 1);
+    lose_and_restart(nodes, pool.get(), 0, 0);
+    ho_allocation* memory = nullptr;
+    REQUIRE(ho_allocate_among(pool.get(), HO_NEAR_NODES, kMiB, &memory) == HO_OK);
+    ho_free(pool.get(), memory);
+  }
+  SECTION("where all have ended the job's session") {
+    for (const int node : {0, 1}) end_sessions(nodes, node);
+    ho_allocation* memory = nullptr;
+    REQUIRE(ho_allocate(pool.get(), kMiB, &memory) == HO_OK);
+    ho_free(pool.get(), memory);
+  }
 }
