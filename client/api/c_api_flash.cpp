@@ -94,8 +94,9 @@ ho_status ho_flash_allocate(ho_pool* pool, uint64_t bytes, ho_flash_policy polic
     if (bytes == 0) return Error(Errc::kInvalidArgument, "flash of 0 bytes");
     const auto wanted = policy_of(policy);
     if (!wanted) return wanted.error();
-    auto made =
-        wait_for_any_node(*pool, [&] { return allocate_flash(*pool->pool, bytes, *wanted); });
+    auto made = wait_for_any_node(
+        *pool, [&] { return allocate_flash(*pool->pool, bytes, *wanted); },
+        [&] { return pool->pool->may_fit_flash(bytes); });
     if (!made) return made.error();
     *out = new ho_flash{pool, *made};
     return {};
@@ -151,8 +152,10 @@ ho_status ho_allocate_beside(ho_pool* pool, const ho_flash* flash, uint64_t byte
     if (pool == nullptr || flash == nullptr || out == nullptr) return null_argument();
     if (bytes == 0) return Error(Errc::kInvalidArgument, "an allocation of 0 bytes");
     if (auto own = check_owner(pool, *flash); !own) return own;
-    auto arena =
-        wait_for_memory(*pool, [&] { return pool->pool->allocate_on(flash->flash.node, bytes); });
+    const NodeIndex node = flash->flash.node;
+    auto arena = wait_for_memory(
+        *pool, [&] { return pool->pool->allocate_on(node, bytes); },
+        [&] { return pool->pool->may_fit(bytes, {node}); });
     if (!arena) return arena.error();
     *out = new ho_allocation{pool, std::move(arena).value()};
     const std::lock_guard guard(pool->mutex);

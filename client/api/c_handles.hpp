@@ -134,10 +134,15 @@ void guarded_end(const char* call, Work&& work) noexcept {
   }
 }
 
+/// For calls of which it is not known what they ask of the pool.
+inline bool may_ever_fit() { return true; }
+
 /// Repeats a call that finds no memory, for as long as the job's options say. The call leaves
 /// nothing behind when it fails.
-template <typename Call>
-auto wait_for_memory(const ho_pool& pool, Call&& call) -> decltype(call()) {
+/// @param fits  whether the pool may ever have it, asked before the first wait.
+template <typename Call, typename Fits = bool()>
+auto wait_for_memory(const ho_pool& pool, Call&& call, Fits&& fits = may_ever_fit)
+    -> decltype(call()) {
   constexpr std::chrono::milliseconds kAskAgain{200};
   const SteadyClock clock;
   const TimePoint end = clock.now() + pool.wait;
@@ -145,6 +150,7 @@ auto wait_for_memory(const ho_pool& pool, Call&& call) -> decltype(call()) {
     auto done = call();
     const TimePoint now = clock.now();
     if (done || done.error().code() != Errc::kExhausted || now >= end) return done;
+    if (!told && !fits()) return done;
     if (!told) {
       log(LogLevel::kInfo, "waiting for memory", {{"why", done.error().context()}});
     }
@@ -154,12 +160,12 @@ auto wait_for_memory(const ho_pool& pool, Call&& call) -> decltype(call()) {
 
 /// The same for a call that any node may serve: before it fails, it is repeated with nodes that
 /// have come since, or are back. It looks for these about once a second.
-template <typename Call>
-auto wait_for_any_node(const ho_pool& pool, Call&& call) -> decltype(call()) {
+template <typename Call, typename Fits>
+auto wait_for_any_node(const ho_pool& pool, Call&& call, Fits&& fits) -> decltype(call()) {
   constexpr std::chrono::seconds kLookAgain{1};
   const SteadyClock clock;
   TimePoint look_at = clock.now();
-  return wait_for_memory(pool, [&] {
+  const auto with_new_nodes = [&] {
     const std::size_t nodes = pool.pool->nodes().size();
     auto done = call();
     if (done || clock.now() < look_at) return done;
@@ -171,7 +177,8 @@ auto wait_for_any_node(const ho_pool& pool, Call&& call) -> decltype(call()) {
     look_at = clock.now() + kLookAgain;
     if (pool.pool->nodes().size() > nodes) done = call();
     return done;
-  });
+  };
+  return wait_for_memory(pool, with_new_nodes, fits);
 }
 
 /// A text that a request to a node has as such: a daemon closes the connection of a job whose

@@ -274,6 +274,23 @@ Result<void> Pool::attach(Arena& arena, const std::vector<HeldStretch>& stretche
   });
 }
 
+bool Pool::may_fit(std::uint64_t bytes, const std::vector<NodeIndex>& nodes_asked) {
+  std::uint64_t capacity_bytes = 0;
+  for (const NodeRoom& room : sessions_->rooms_of(nodes_asked).ddr) {
+    if (room.capacity_bytes == 0) return true;  // it did not answer
+    capacity_bytes += room.capacity_bytes;
+  }
+  return bytes <= capacity_bytes || !sessions_->out_of_reach().empty();
+}
+
+bool Pool::may_fit_flash(std::uint64_t bytes) {
+  const auto rooms = flash_rooms(nodes_of(Nearness::kAny));
+  const bool one_has = std::any_of(rooms.begin(), rooms.end(), [&](const FlashRoom& room) {
+    return bytes <= room.capacity_bytes;
+  });
+  return one_has || !sessions_->out_of_reach().empty();
+}
+
 Result<FlashArena> Pool::allocate_flash(NodeIndex node, std::uint64_t bytes, FlashPolicy policy) {
   auto extent = sessions_->allocate_flash(node, bytes, policy);
   if (!extent) return extent.error();

@@ -166,6 +166,11 @@ class Pool {
   [[nodiscard]] Result<bool> leave_drained(Arena& arena, DeviceStreams* streams,
                                            const std::function<void()>& moved);
 
+  /// Whether these nodes have so much memory, free or not; true where it is not known of all, or
+  /// nodes of the pool are out of reach.
+  [[nodiscard]] bool may_fit(std::uint64_t bytes, const std::vector<NodeIndex>& nodes);
+  /// Whether one node has so much flash, in the same way.
+  [[nodiscard]] bool may_fit_flash(std::uint64_t bytes);
   /// Nodes that have flash, and how much of it is free.
   [[nodiscard]] std::vector<FlashRoom> flash_rooms(const std::vector<NodeIndex>& nodes) {
     return sessions_->rooms_of(nodes).flash;

@@ -65,26 +65,25 @@ Rooms Sessions::rooms_of(const std::vector<NodeIndex>& candidates) {
   for (std::size_t i = 0; i < candidates.size(); ++i) {
     const NodeSession& node = nodes_[candidates[i].value()];
     const auto& status = answers[i];
-    if (status && !status->flash.empty()) {
-      FlashRoom flash{candidates[i], node.control()->hello().node_name, 0};
-      if (status->draining) {
-        flash.name += " [draining]";
-      } else {
-        flash.free_bytes = usable_flash_bytes(status->flash);
-      }
-      rooms.flash.push_back(std::move(flash));
-    }
     NodeRoom room{candidates[i], node.control()->hello().node_name,
-                  node.control()->hello().segment_bytes, 0};
-    if (room.segment_bytes == 0) continue;
+                  node.control()->hello().segment_bytes, 0, 0};
+    FlashRoom flash{room.node, room.name, 0, 0};
     if (!status) {
       room.name += " [" + std::string(errc_name(status.error().code())) + "]";
-    } else if (status->draining) {
-      room.name += " [draining]";
-    } else if (status->ddr_capacity_bytes > status->ddr_granted_bytes) {
-      room.free_bytes = status->ddr_capacity_bytes - status->ddr_granted_bytes;
+    } else {
+      room.capacity_bytes = status->ddr_capacity_bytes;
+      for (const FlashPathStatus& path : status->flash) flash.capacity_bytes += path.capacity_bytes;
     }
-    rooms.ddr.push_back(std::move(room));
+    if (status && status->draining) {
+      room.name += " [draining]";
+      flash.name = room.name;
+    } else if (status) {
+      room.free_bytes =
+          room.capacity_bytes - std::min(room.capacity_bytes, status->ddr_granted_bytes);
+      flash.free_bytes = usable_flash_bytes(status->flash);
+    }
+    if (status && !status->flash.empty()) rooms.flash.push_back(std::move(flash));
+    if (room.segment_bytes > 0) rooms.ddr.push_back(std::move(room));
   }
   return rooms;
 }

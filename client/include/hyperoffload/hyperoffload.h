@@ -164,6 +164,8 @@ typedef struct ho_connect_options {
                           ho_flash_allocate and ho_publisher_open wait for memory or flash that
                           others hold, before they end with HO_EXHAUSTED. The job keeps what it
                           has meanwhile. Two jobs that wait for each other both wait in vain.
+                          What all nodes together have not, free or not, ho_allocate and
+                          ho_flash_allocate do not wait for, if they reach all nodes.
                           0: they do not wait */
 } ho_connect_options;
 

@@ -18,6 +18,7 @@ struct FlashRoom {
   NodeIndex node;
   std::string name;  ///< for people
   std::uint64_t free_bytes = 0;
+  std::uint64_t capacity_bytes = 0;  ///< free or not
 };
 
 /// Bytes that a node's flash can still take today. Extents are spread evenly over its paths, so the

@@ -19,6 +19,7 @@ struct NodeRoom {
   std::string name;  ///< for people
   std::uint64_t segment_bytes = 0;
   std::uint64_t free_bytes = 0;
+  std::uint64_t capacity_bytes = 0;  ///< free or not; 0: not known
 };
 
 /// An arena lies on as many nodes as it has segments, between these: few, as each that is lost may

@@ -221,6 +221,33 @@ TEST_CASE("client: asking for more than there is names need, room and nodes") {
   CHECK(nodes.granted_bytes(0) == 0);
 }
 
+TEST_CASE("client: a job does not wait for more than all of its nodes have, free or not") {
+  TwoNodes nodes;
+  const std::string address = nodes.address(0);
+  ho_connect_options options{};
+  options.struct_bytes = sizeof(options);
+  options.pool = address.c_str();
+  options.wait_ms = 60'000;
+  ho_pool* connected = nullptr;
+  REQUIRE(ho_connect(&options, &connected) == HO_OK);
+  const PoolHandle pool(connected);
+  ho_allocation* memory = nullptr;
+  const auto began = std::chrono::steady_clock::now();
+  CHECK(ho_allocate(pool.get(), 65U << 20U, &memory) == HO_EXHAUSTED);
+  CHECK(std::chrono::steady_clock::now() - began < std::chrono::milliseconds(options.wait_ms));
+  CHECK_THAT(ho_last_error(), Catch::Contains("needs 65.0 MiB, pool has 64.0 MiB on nodes"));
+  // What others give back is waited for.
+  ho_allocation* most = nullptr;
+  REQUIRE(ho_allocate(pool.get(), 60U << 20U, &most) == HO_OK);
+  std::thread giver([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    ho_free(pool.get(), most);
+  });
+  CHECK(ho_allocate(pool.get(), 64U << 20U, &memory) == HO_OK);
+  giver.join();
+  ho_free(pool.get(), memory);
+}
+
 #ifndef HO_TEST_SANITIZED  // see FewFiles
 TEST_CASE("client: a job at its limit of open files gets no more memory, and keeps what it has") {
   TwoNodes nodes({.nodes = 1});
