@@ -43,8 +43,8 @@ struct AccelCopy {
 /// a mutex. After a failure of the device, or of a kernel of the job's, every call fails.
 class Accel {
  public:
-  /// What pin() takes at once: beyond, some versions of NVIDIA's driver fail. It does not cut a
-  /// range itself, since no copy may cross from one pinned range into another.
+  /// What pin() takes at once. It does not cut a range itself, since no copy may cross from one
+  /// pinned range into another.
   static constexpr std::uint64_t kPinBytesMax = 64 * kGiB;
 
   virtual ~Accel() = default;

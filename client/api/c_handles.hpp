@@ -134,7 +134,7 @@ void guarded_end(const char* call, Work&& work) noexcept {
   }
 }
 
-/// For calls of which it is not known what they ask of the pool.
+/// For calls whose size is not known beforehand.
 inline bool may_ever_fit() { return true; }
 
 /// Repeats a call that finds no memory, for as long as the job's options say. The call leaves
@@ -171,7 +171,11 @@ auto wait_for_any_node(const ho_pool& pool, Call&& call, Fits&& fits) -> decltyp
     if (done || clock.now() < look_at) return done;
     const Errc code = done.error().code();
     const bool lost = code == Errc::kUnavailable;
-    if (!lost && code != Errc::kExhausted && code != Errc::kNotFound) return done;
+    // kUnsupported: no node has flash.
+    if (!lost && code != Errc::kExhausted && code != Errc::kNotFound &&
+        code != Errc::kUnsupported) {
+      return done;
+    }
     // Where the pool is only full, nodes that were tried in vain may rest.
     pool.pool->use_new_nodes(lost ? TriedNodes::kAgain : TriedNodes::kRest);
     look_at = clock.now() + kLookAgain;

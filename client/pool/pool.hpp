@@ -166,8 +166,8 @@ class Pool {
   [[nodiscard]] Result<bool> leave_drained(Arena& arena, DeviceStreams* streams,
                                            const std::function<void()>& moved);
 
-  /// Whether these nodes have so much memory, free or not; true where it is not known of all, or
-  /// nodes of the pool are out of reach.
+  /// Whether the total memory of these nodes is at least so much. Also true if a node did not
+  /// answer, or is out of reach.
   [[nodiscard]] bool may_fit(std::uint64_t bytes, const std::vector<NodeIndex>& nodes);
   /// Whether one node has so much flash, in the same way.
   [[nodiscard]] bool may_fit_flash(std::uint64_t bytes);

@@ -23,7 +23,7 @@ constexpr Duration kSilentTimeout = milliseconds(50);
 /// Daemons fault granted memory in; a loaded machine does it at a few hundred MB/s.
 constexpr std::uint64_t kGrantBytesPerMs = 50'000;
 
-/// Whether a node that answers so has no memory for the job, while others may have some.
+/// Whether another node may serve the request after this error.
 bool gives_nothing(const Error& error) {
   return error.code() == Errc::kExhausted || error.code() == Errc::kUnavailable;
 }
@@ -97,7 +97,8 @@ std::vector<NodeIndex> Sessions::ring_of(const std::vector<NodeIndex>& candidate
                                          const std::set<NodeIndex>& full) const {
   std::vector<NodeIndex> ring;
   for (const NodeIndex node : candidates) {
-    if (!full.contains(node)) ring.push_back(node);
+    const bool gone = nodes_[node.value()].fault->reason() != FaultReason::kNone;
+    if (!gone && !full.contains(node)) ring.push_back(node);
   }
   const auto id = [this](NodeIndex i) { return nodes_[i.value()].control()->hello().node; };
   if (ring.size() > kArenaNodesMin) {
@@ -121,6 +122,7 @@ Result<HeldArena> Sessions::grant(const ArenaSpec& spec, const std::vector<NodeI
   std::optional<Error> refusal;
   for (;;) {
     const auto ring = ring_of(candidates, spec.parts, full);
+    if (ring.empty() && full.empty()) return lost();
     const auto rooms =
         nodes_of_arena(spec.bytes, spec.parts, ring,
                        [this](const std::vector<NodeIndex>& some) { return rooms_of(some).ddr; });
@@ -133,7 +135,7 @@ Result<HeldArena> Sessions::grant(const ArenaSpec& spec, const std::vector<NodeI
     }
     const std::size_t refused = full.size();
     auto held = take(*stripes, rooms, spec, full);
-    // Others may have room that these had not any more, or by the user's quota; or that were lost.
+    // Try other nodes: these are full, over the user's quota, or lost.
     if (held || !gives_nothing(held.error()) || full.size() == refused) return held;
     if (!refusal || refusal->code() == Errc::kUnavailable) refusal = held.error();
   }
@@ -205,7 +207,7 @@ Result<HeldArena> Sessions::take(const std::vector<Stripe>& stripes,
     if (!answers[i]) {
       const Error error = without_session(node, answers[i].error());
       if (gives_nothing(error)) full.insert(asked[i].node);
-      // That another node was lost says less.
+      // Report any other error rather than a lost node.
       if (!failure || failure->code() == Errc::kUnavailable) failure = error.at(node.label);
       continue;
     }

@@ -52,7 +52,7 @@ Result<std::vector<HomeNodes>> choose_homes(const HomePool& pool,
     if (nodes.empty()) nodes = fit(Nearness::kAny, other, false);
     if (nodes.empty()) nodes = fit(Nearness::kAny, other, true);
     const auto end = other ? nearest_first(pool, pool.id(*other), Side::kBoth, kHomePartners, nodes)
-                           : nearest_first(pool, pool.begin, Side::kAfter, kHomeNodes, nodes);
+                           : nearest_first(pool, pool.begin, Side::kAfter, pool.first_nodes, nodes);
     const auto least = std::min_element(nodes.begin(), end, [&](NodeIndex a, NodeIndex b) {
       return pool.home_bytes(a) + wanted[a.value()] < pool.home_bytes(b) + wanted[b.value()];
     });
@@ -78,6 +78,42 @@ Result<std::vector<HomeNodes>> choose_homes(const HomePool& pool,
   return homes;
 }
 
+Result<std::vector<HomeNodes>> place_homes(
+    const std::function<HomePool()>& pool, std::span<const DoubledWish> wishes,
+    std::uint64_t align_bytes,
+    const std::function<Result<void>(NodeIndex, std::uint64_t)>& make_room) {
+  std::vector<NodeIndex> full;
+  std::size_t first_nodes = kHomeNodes;
+  Result<void> shortage;
+  for (;;) {
+    HomePool now = pool();
+    now.first_nodes = first_nodes;
+    std::vector<std::uint64_t> wanted(now.nodes, 0);
+    auto chosen = choose_homes(now, wishes, full, align_bytes, wanted);
+    if (!chosen) return shortage ? chosen.error() : shortage.error();
+    Result<void> ok;
+    std::uint32_t n = 0;
+    for (; n < wanted.size(); ++n) {
+      if (wanted[n] > 0) ok = make_room(NodeIndex(n), wanted[n]);
+      if (!ok) break;
+    }
+    if (ok) return chosen;
+    switch (ok.error().code()) {
+      case Errc::kExhausted:
+        full.push_back(NodeIndex(n));
+        shortage = ok;
+        if (full.size() > first_nodes / 2 && first_nodes < now.nodes) {
+          first_nodes *= 2;
+          full.clear();
+        }
+        break;
+      case Errc::kUnavailable:
+      case Errc::kDeadline: break;
+      default: return ok.error();
+    }
+  }
+}
+
 std::optional<LeavingHome> leaving_home(const HomePool& pool, const HomeNodes& nodes) {
   const auto lost = [&](std::size_t h) { return pool.is_lost(nodes[h]); };
   const auto drained = [&](std::size_t h) { return pool.is_drained(nodes[h]); };
@@ -87,14 +123,15 @@ std::optional<LeavingHome> leaving_home(const HomePool& pool, const HomeNodes& n
   if (!out.lost && !drained(0) && !drained(1)) return std::nullopt;
   out.home = (out.lost ? lost(0) : drained(0)) ? 0 : 1;
   const NodeIndex stays = nodes[1 - out.home];
-  const FailureDomains domains = pool.domains();
+  // First the nodes: one that comes meanwhile is in no domain yet.
   out.nodes = pool.candidates(Nearness::kAny);
+  const FailureDomains domains = pool.domains();
   std::erase_if(out.nodes, [&](NodeIndex node) {
     return (!out.both && !domains.are_apart(node, stays)) || pool.is_drained(node);
   });
   if (out.nodes.empty()) return std::nullopt;
   const auto partners =
-      out.both ? out.nodes.end()
+      out.both ? nearest_first(pool, pool.begin, Side::kAfter, kHomeNodes, out.nodes)
                : nearest_first(pool, pool.id(stays), Side::kBoth, kHomePartners, out.nodes);
   const auto fewer = [&](NodeIndex a, NodeIndex b) {
     return pool.home_bytes(a) < pool.home_bytes(b);

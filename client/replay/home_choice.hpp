@@ -33,13 +33,14 @@ struct DoubledWish {
 /// one rack are far apart. In a large pool the first homes of a job's values lie on a few nodes
 /// from where the job begins, the second ones on few partners of each: few pairs of nodes have
 /// values whose only homes they are, and a pair that is lost has rarely any.
-inline constexpr std::size_t kHomeNodes = 16;
+inline constexpr std::size_t kHomeNodes = 16;  ///< more where these have too little room
 inline constexpr std::size_t kHomePartners = 4;
 
 /// What a choice asks of a pool.
 struct HomePool {
   std::function<NodeId(NodeIndex)> id;
-  NodeId begin;  ///< where the job begins in the ring
+  NodeId begin;                          ///< where the job begins in the ring
+  std::size_t first_nodes = kHomeNodes;  ///< so many from there on take first homes
   std::function<FailureDomains()> domains;
   std::size_t nodes = 0;  ///< that are known; choose_homes() takes no later one
   std::function<std::vector<NodeIndex>(Nearness)> candidates;  ///< as Pool::candidates()
@@ -59,6 +60,17 @@ struct HomePool {
                                                           std::span<const NodeIndex> full,
                                                           std::uint64_t align_bytes,
                                                           std::vector<std::uint64_t>& wanted);
+
+/// Chooses two nodes for each wish, and has room made there. Other nodes take the part of one that
+/// has too little; if half of the job's part of the ring has, that becomes twice as long.
+/// @param pool  asked anew for each try.
+/// @param make_room  kExhausted: the node has too little; kUnavailable, kDeadline: it is lost, and
+/// no candidate from then on.
+/// @return besides: kExhausted: what make_room() last said.
+[[nodiscard]] Result<std::vector<HomeNodes>> place_homes(
+    const std::function<HomePool()>& pool, std::span<const DoubledWish> wishes,
+    std::uint64_t align_bytes,
+    const std::function<Result<void>(NodeIndex, std::uint64_t)>& make_room);
 
 /// A home that is to be replaced, of two.
 struct LeavingHome {

@@ -164,7 +164,12 @@ Result<void> Plan::step_begin() {
   std::fill(times_.begin(), times_.end(), Times{});
   step_first_ = run_steps_ * position_count_;
   position_ = 0;
-  if (run_steps_ == 0) count_moves_from_here();
+  if (run_steps_ == 0) {
+    prefetch_at_start_ = active_.prefetched_bytes.load(std::memory_order_relaxed);
+    store_at_start_ = active_.stored_bytes.load(std::memory_order_relaxed);
+    staged_in_at_start_ = active_.staged_in_bytes.load(std::memory_order_relaxed);
+    staged_out_at_start_ = active_.staged_out_bytes.load(std::memory_order_relaxed);
+  }
   step_start_ticks_ = ticks_.now();
   step_end_ = position_count_;
   run_steps_ += 1;
@@ -172,14 +177,6 @@ Result<void> Plan::step_begin() {
   active_.steps_begun.store(run_steps_);
   runtime_.pool().engine().ring();
   return {};
-}
-
-/// What moves after the end of a step is the next one's.
-void Plan::count_moves_from_here() {
-  prefetch_at_start_ = active_.prefetched_bytes.load(std::memory_order_relaxed);
-  store_at_start_ = active_.stored_bytes.load(std::memory_order_relaxed);
-  staged_in_at_start_ = active_.staged_in_bytes.load(std::memory_order_relaxed);
-  staged_out_at_start_ = active_.staged_out_bytes.load(std::memory_order_relaxed);
 }
 
 Result<void> Plan::check_order(std::uint32_t position) const {
@@ -381,7 +378,11 @@ Result<void> Plan::step_end() {
                                   counters_.last_step_store_bytes,
                                   counters_.last_step_stage_in_bytes,
                                   counters_.last_step_stage_out_bytes});
-  count_moves_from_here();
+  // What moves from here on is the next step's.
+  prefetch_at_start_ += counters_.last_step_prefetch_bytes;
+  store_at_start_ += counters_.last_step_store_bytes;
+  staged_in_at_start_ += counters_.last_step_stage_in_bytes;
+  staged_out_at_start_ += counters_.last_step_stage_out_bytes;
   std::swap(times_, last_times_);
   last_start_ticks_ = step_start_ticks_;
   last_run_step_ = run_steps_ - 1;

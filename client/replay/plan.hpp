@@ -221,7 +221,6 @@ class Plan {
   [[nodiscard]] const OperandSlot* find_operand(std::uint32_t position,
                                                 std::uint32_t storage_id) const;
   [[nodiscard]] bool op_ended();
-  void count_moves_from_here();
   [[nodiscard]] Result<void> check_order(std::uint32_t position) const;
   [[nodiscard]] bool take(StorageIndex storage);
   [[nodiscard]] std::uint64_t mark_taken();

@@ -122,7 +122,7 @@ Result<void> Runtime::check_between_steps() const {
 }
 
 Error Runtime::moved_badly(const Error& error) {
-  // A daemon that took the memory back, as that of a session it has ended, took the values with it.
+  // kPermissionDenied: the daemon ended the session and freed its memory, so the values are lost.
   const bool lost = error.code() == Errc::kUnavailable || error.code() == Errc::kDeadline ||
                     error.code() == Errc::kPermissionDenied;
   if (!lost && (streams_ == nullptr || !streams_->failure())) return error;

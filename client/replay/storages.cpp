@@ -78,7 +78,9 @@ Result<void> Storages::give_home(HeldStorage& storage) {
   if (storage.home.area != nullptr || storage.home.flash) return {};
   // Where all nodes that are left can be lost together, one home has to do.
   const auto two_fit = [&] {
-    return pool_.failure_domains().some_apart(pool_.candidates(Nearness::kAny));
+    // First the nodes: one that comes meanwhile is in no domain yet.
+    const auto nodes = pool_.candidates(Nearness::kAny);
+    return pool_.failure_domains().some_apart(nodes);
   };
   if (device_.copies > 1 && two_fit()) {
     const DoubledWish wish{storage.bytes, {storage.nearness, storage.nearness}};

@@ -18,6 +18,7 @@ HomeHeap& Storages::heap_on(NodeIndex node) {
 HomePool Storages::home_pool() const {
   return {[this](NodeIndex node) { return pool_.nodes()[node.value()].control()->hello().node; },
           pool_.ring_begin(),
+          kHomeNodes,
           [this] { return pool_.failure_domains(); },
           pool_.nodes().size(),
           [this](Nearness nearness) { return pool_.candidates(nearness); },
@@ -27,35 +28,17 @@ HomePool Storages::home_pool() const {
 }
 
 Result<std::vector<DoubledHome>> Storages::allocate_doubled(std::span<const DoubledWish> wishes) {
+  const auto make_room = [this](NodeIndex node, std::uint64_t bytes) {
+    auto reserved = heap_on(node).reserve(bytes);
+    const Errc code = reserved ? Errc::kOk : reserved.error().code();
+    if (code == Errc::kUnavailable || code == Errc::kDeadline) pool_.give_up(node);
+    return reserved;
+  };
+  const auto chosen =
+      place_homes([this] { return home_pool(); }, wishes, HomeHeap::kAlign, make_room);
+  if (!chosen) return chosen.error();
   std::vector<DoubledHome> homes;
-  std::vector<NodeIndex> full;
-  Result<void> shortage;
-  for (;;) {
-    const HomePool pool = home_pool();
-    std::vector<std::uint64_t> wanted(pool.nodes, 0);
-    const auto chosen = choose_homes(pool, wishes, full, HomeHeap::kAlign, wanted);
-    if (!chosen) return shortage ? chosen.error() : shortage.error();
-    Result<void> ok;
-    std::uint32_t n = 0;
-    for (; n < wanted.size(); ++n) {
-      if (wanted[n] > 0) ok = heap_on(NodeIndex(n)).reserve(wanted[n]);
-      if (!ok) break;
-    }
-    if (ok) {
-      for (const HomeNodes& nodes : *chosen) homes.push_back({nodes, {}});
-      break;
-    }
-    // Another node takes its part.
-    switch (ok.error().code()) {
-      case Errc::kExhausted:
-        full.push_back(NodeIndex(n));
-        shortage = ok;
-        break;
-      case Errc::kUnavailable:
-      case Errc::kDeadline: pool_.give_up(NodeIndex(n)); break;
-      default: return ok.error();
-    }
-  }
+  for (const HomeNodes& nodes : *chosen) homes.push_back({nodes, {}});
   for (std::size_t i = 0; i < homes.size(); ++i) {
     for (std::size_t h = 0; h < 2; ++h) {
       auto range = heap_on(homes[i].nodes[h]).allocate(wishes[i].bytes);

@@ -21,11 +21,11 @@ using LocalHandles = std::array<transport::LocalId, kDriversMax>;
 using transport::Direction;
 
 /// Order in which waiting transfers get the link: smaller first. Plain transfers of the job are
-/// waited for now, first of all small ones and those of which a call waits for the end, as
-/// ho_write; a schedule's transfers come after them, the one needed soonest first. Schedules
-/// are compared by Mover::progress(): a transfer needed in n positions is worth progress + n, so
-/// one that waits becomes the most urgent in time, however old its rivals' schedules are. Bulk
-/// traffic comes after all that is needed within kBulkPositions.
+/// waited for now. Small ones, and those that a call such as ho_write waits for, come first; a
+/// schedule's transfers come after all of them, the one needed soonest first. Schedules are
+/// compared by Mover::progress(): a transfer needed in n positions is worth progress + n, so one
+/// that waits becomes the most urgent in time, however old its rivals' schedules are. Bulk traffic
+/// comes after all that is needed within kBulkPositions.
 struct Urgency {
   static constexpr std::uint64_t kFirst = 0;
   static constexpr std::uint64_t kPlain = 1;

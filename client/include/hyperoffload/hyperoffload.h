@@ -164,8 +164,8 @@ typedef struct ho_connect_options {
                           ho_flash_allocate and ho_publisher_open wait for memory or flash that
                           others hold, before they end with HO_EXHAUSTED. The job keeps what it
                           has meanwhile. Two jobs that wait for each other both wait in vain.
-                          What all nodes together have not, free or not, ho_allocate and
-                          ho_flash_allocate do not wait for, if they reach all nodes.
+                          A request for more memory than all nodes have, or for more flash than
+                          any node has, fails at once, unless a node is out of reach.
                           0: they do not wait */
 } ho_connect_options;
 
@@ -187,7 +187,8 @@ HO_API const char* ho_last_error(void);
  * Nodes that do not answer are waited for together, up to 64 at a time.
  * ho_open and ho_load use nodes that have come since, or are back, by "tcp" and the drivers in use
  * by then; where nodes do not answer that takes up to 2 s. So do ho_allocate, ho_allocate_among and
- * ho_flash_allocate before they fail for want of nodes, memory or flash.
+ * ho_flash_allocate before they fail for want of nodes, memory or flash; a node that was tried in
+ * vain rests for up to 5 min.
  *
  * HO_OK                *out is the caller's until ho_disconnect.
  * HO_INVALID_ARGUMENT  a null argument; an option that cannot be read or is out of its range; an
@@ -254,7 +255,7 @@ HO_API ho_status ho_pool_get_notice(const ho_pool* pool, ho_pool_notice* out);
  * HO_OK                *out is the caller's until ho_free.
  * HO_INVALID_ARGUMENT  a null argument, or 0 bytes.
  * HO_EXHAUSTED         "needs X, pool has Y on nodes ...".
- * HO_UNAVAILABLE, HO_DEADLINE   no node answers, or all have ended the job's session. */
+ * HO_UNAVAILABLE, HO_DEADLINE   no node answers, also not for a new session. */
 HO_API ho_status ho_allocate(ho_pool* pool, uint64_t bytes, ho_allocation** out);
 /* The same on nodes of one kind only. HO_NOT_FOUND: the pool has none of it. */
 HO_API ho_status ho_allocate_among(ho_pool* pool, ho_nearness which, uint64_t bytes,

@@ -57,7 +57,7 @@ TEST_CASE("plans: values that are read and written between steps pass the job's 
     hyperoffload::Pool::Options options;
     options.pool = nodes.address(0);
     options.transport = transport;
-    options.link_bytes_per_s = 40'000'000;
+    options.link_bytes_per_s = 20'000'000;
     hyperoffload::Pool pool(options);
     std::vector<std::byte> memory(kMiB);
     pool.register_memory(memory.data(), memory.size());

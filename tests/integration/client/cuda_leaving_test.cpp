@@ -35,7 +35,7 @@ using test::TwoNodes;
 
 constexpr auto kLong = 30s;
 /// Jobs hear of drained nodes, and of sessions that have ended, when they renew their leases.
-constexpr std::uint64_t kShortLeaseMs = 1500;
+constexpr std::uint64_t kShortLeaseMs = 4500;
 
 /// Does random acts until the node has nothing of the job's any more.
 void act_until_empty(PlannedJob& job, const TwoNodes& nodes, int node, Prng& random) {

@@ -41,6 +41,7 @@ client::HomePool PoolJob::home_pool() const {
   };
   return {[this](NodeIndex node) { return nodes_[node.value()].control->hello.node; },
           nodes_.front().control->hello.node,
+          client::kHomeNodes,
           domains,
           nodes_.size(),
           [this](Nearness) { return present(); },

@@ -91,7 +91,7 @@ struct FakeStream {
 };
 
 /// Copies of one direction run one after the other, whatever their streams, in the order in which
-/// they came first in these.
+/// they reach the head of these.
 struct CopyEngine {
   std::uint64_t asked = 0;
   std::uint64_t served = 0;

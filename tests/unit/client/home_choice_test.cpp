@@ -26,6 +26,7 @@ class Nodes {
   [[nodiscard]] HomePool pool(std::uint16_t begin) const {
     return {[](NodeIndex node) { return NodeId(static_cast<std::uint16_t>(node.value())); },
             NodeId(begin),
+            kHomeNodes,
             [this] { return domains(); },
             bytes.size(),
             [this](Nearness) {
@@ -116,6 +117,36 @@ TEST_CASE("homes: where the nodes of a job's part of the ring are full, the next
       }
     }
     for (const HomeNodes& home : homes) full.insert(full.end(), home.begin(), home.end());
+  }
+}
+
+TEST_CASE("homes: what some nodes have no room for lies on more of a pool") {
+  constexpr std::uint64_t kRoom = 100 * kBytes;
+  for (const std::size_t values : {500U, 2000U, 3000U}) {
+    INFO(values << " values");
+    Nodes nodes(64, 4);
+    const std::vector<DoubledWish> wishes(values, {kBytes, {Nearness::kAny, Nearness::kAny}});
+    std::size_t asked = 0;
+    const auto make_room = [&](NodeIndex node, std::uint64_t bytes) -> Result<void> {
+      ++asked;
+      // One node is full from the beginning.
+      if (bytes <= kRoom && node != NodeIndex(9)) return {};
+      return Error(Errc::kExhausted, "full");
+    };
+    const auto homes = place_homes([&] { return nodes.pool(7); }, wishes, 64, make_room);
+    CHECK(asked < 20'000);
+    if (values == 3000) {  // nearly all room that there is
+      CHECK((homes || homes.error().message().find("full") != std::string::npos));
+      continue;
+    }
+    REQUIRE(homes.ok());
+    std::vector<std::uint64_t> bytes(64, 0);
+    for (const HomeNodes& home : *homes) {
+      for (const NodeIndex node : home) bytes[node.value()] += kBytes;
+    }
+    CHECK(*std::max_element(bytes.begin(), bytes.end()) <= kRoom);
+    CHECK(bytes[9] == 0);
+    if (values == 500) CHECK(pairs_of(*homes).size() <= 2 * kHomeNodes * kHomePartners);
   }
 }
 
