@@ -314,7 +314,8 @@ Result<void> Pool::free_flash(const FlashArena& flash) {
 
 Result<std::uint64_t> Pool::start_stage(Direction direction, const FlashArena& flash,
                                         std::uint64_t flash_offset_bytes, const ArenaMap& arena,
-                                        std::uint64_t arena_offset_bytes, std::uint64_t bytes) {
+                                        std::uint64_t arena_offset_bytes, std::uint64_t bytes,
+                                        std::uint64_t urgency) {
   const auto leaves = [&](std::uint64_t offset, std::uint64_t limit) {
     return offset > limit || bytes > limit - offset;
   };
@@ -336,6 +337,7 @@ Result<std::uint64_t> Pool::start_stage(Direction direction, const FlashArena& f
   transfer.arena_offset_bytes = arena_offset_bytes;
   transfer.bytes = bytes;
   transfer.flash = FlashPlace{flash.node, flash.extent.id, flash_offset_bytes};
+  transfer.urgency = urgency;
   return engine_->start(transfer);
 }
 

@@ -19,6 +19,7 @@
 #include "client/pool/placement/nearness.hpp"
 #include "client/pool/sessions.hpp"
 #include "client/transfer/engine.hpp"
+#include "client/transfer/transfer.hpp"
 #include "common/base/clock.hpp"
 #include "common/base/numa.hpp"
 #include "common/base/result.hpp"
@@ -191,7 +192,8 @@ class Pool {
                                                   std::uint64_t flash_offset_bytes,
                                                   const ArenaMap& arena,
                                                   std::uint64_t arena_offset_bytes,
-                                                  std::uint64_t bytes);
+                                                  std::uint64_t bytes,
+                                                  std::uint64_t urgency = Urgency::kPlain);
 
   /// Makes host memory usable by every driver. The memory must exist until unregister_memory().
   [[nodiscard]] Result<LocalHandles> register_memory(std::span<std::byte> memory);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "common/base/check.hpp"
 #include "common/base/prng.hpp"
@@ -17,14 +18,17 @@ auto nearest_first(const HomePool& pool, NodeId to, Side side, std::size_t count
                    std::vector<NodeIndex>& nodes) {
   const auto place = [](NodeId id) { return Prng(id.value()).next(); };
   const std::uint64_t at = place(to);
-  const auto distance = [&](NodeIndex node) {
+  std::vector<std::pair<std::uint64_t, NodeIndex>> by_distance;
+  by_distance.reserve(nodes.size());
+  for (const NodeIndex node : nodes) {
     const std::uint64_t after = place(pool.id(node)) - at;
-    return side == Side::kAfter ? after : std::min(after, -after);
-  };
-  const auto end = nodes.begin() + static_cast<std::ptrdiff_t>(std::min(nodes.size(), count));
-  std::partial_sort(nodes.begin(), end, nodes.end(),
-                    [&](NodeIndex a, NodeIndex b) { return distance(a) < distance(b); });
-  return end;
+    by_distance.emplace_back(side == Side::kAfter ? after : std::min(after, -after), node);
+  }
+  const auto kept = static_cast<std::ptrdiff_t>(std::min(count, nodes.size()));
+  std::partial_sort(by_distance.begin(), by_distance.begin() + kept, by_distance.end(),
+                    [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (std::size_t i = 0; i < nodes.size(); ++i) nodes[i] = by_distance[i].second;
+  return nodes.begin() + kept;
 }
 
 }  // namespace

@@ -133,8 +133,8 @@ Result<void> Storages::stage(Direction direction, const FlashPlace& flash, const
     return one && one->node == flash.node && one->extent.id == flash.extent;
   });
   HO_CHECK(at != flash_.end());
-  const auto ticket =
-      pool_.start_stage(direction, **at, flash.offset_bytes, arena, offset_bytes, bytes);
+  const auto ticket = pool_.start_stage(direction, **at, flash.offset_bytes, arena, offset_bytes,
+                                        bytes, Urgency::kFirst);
   if (!ticket) return ticket.error();
   return pool_.engine().wait(*ticket);
 }
