@@ -1,6 +1,8 @@
 """Gradients by the formulas that PyTorch takes without a dispatch mode: under any mode it takes others for a few
 operators, whose last bits differ."""
 
+import operator
+
 import torch
 
 _ALIASES = {"axis": "dim", "keepdims": "keepdim", "x": "input", "self": "input"}  # as PyTorch takes them, for numpy's sake
@@ -14,10 +16,19 @@ def _named(names, args, kwargs):
 
 
 def _is_ours(value):
-    """Whether it is a tensor whose gradient the formulas below may give: not of functorch, or of forward gradients."""
-    level = getattr(getattr(torch._C, "_functorch", None), "maybe_get_level", lambda _: -1)
-    return (type(value) in _PLAIN and value.requires_grad and torch.is_grad_enabled() and level(value) < 0
+    """Whether it is a tensor whose gradient the formulas below may give: not within a transform of functorch, where PyTorch
+    refuses functions as theirs also for other tensors, or with forward gradients."""
+    transforms = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
+    return (type(value) in _PLAIN and value.requires_grad and torch.is_grad_enabled() and not transforms()
             and torch.autograd.forward_ad._current_level < 0)
+
+
+def _index(dim):
+    """A dimension as PyTorch takes it, as numpy's numbers and tensors; None: it is not a number."""
+    try:
+        return operator.index(dim)
+    except TypeError:
+        return None
 
 
 class _Prod(torch.autograd.Function):
@@ -139,16 +150,23 @@ class _MaskedFill(torch.autograd.Function):
 
 def _prod(original, *args, **kwargs):
     arguments = _named(("input", "dim", "keepdim"), args, kwargs)
-    value, dim = arguments.pop("input", None), arguments.get("dim")
-    if not _is_ours(value) or arguments.get("out") is not None or not isinstance(dim, (int, type(None))):
+    value = arguments.pop("input", None)
+    if not _is_ours(value) or arguments.get("out") is not None:
         return original(*args, **kwargs)
+    if arguments.get("dim") is not None:
+        arguments["dim"] = _index(arguments["dim"])
+        if arguments["dim"] is None:
+            return original(*args, **kwargs)
     return _Prod.apply(value, original, {name: each for name, each in arguments.items() if each is not None})
 
 
 def _cumprod(original, *args, **kwargs):
     arguments = _named(("input", "dim"), args, kwargs)
     value = arguments.pop("input", None)
-    if not _is_ours(value) or arguments.get("out") is not None or not isinstance(arguments.get("dim"), int):
+    if not _is_ours(value) or arguments.get("out") is not None:
+        return original(*args, **kwargs)
+    arguments["dim"] = _index(arguments.get("dim"))
+    if arguments["dim"] is None:
         return original(*args, **kwargs)
     return _Cumprod.apply(value, original, {name: each for name, each in arguments.items() if each is not None})
 
