@@ -206,6 +206,20 @@ class LongForm(support.WithDaemon):
         script.train(2)
         self.assert_same(Script().train(3), script)  # as without the recorder
 
+    def test_what_a_call_resizes_is_not_what_the_pool_has(self):
+        script = Script()
+        script.model.register_buffer("seen", torch.zeros(2 * ROWS, WIDTH))
+
+        def resize(model, args, rows):
+            torch.zeros(2, 2).resize_as_(rows)
+            model.seen.resize_as_(rows)
+            model.seen.resize_(WIDTH)
+
+        script.model.register_forward_hook(resize)
+        graph = hyperoffload.record(script.step, script.model, script.optimizer)
+        resized = [[part.others for part in call.parts] for call in graph.calls if ".resize_" in str(call.function)]
+        self.assertEqual(resized, [[False], [True], [True]])
+
     def test_what_cannot_be_done_is_said(self):
         script = Script()
         with self.assertRaisesRegex(ValueError, "2 or more"):

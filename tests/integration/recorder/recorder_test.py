@@ -346,6 +346,25 @@ class Kinds(unittest.TestCase):
         self.assertEqual(kinds["keys"], ("KV_CACHE", True))
         self.assertEqual(kinds["weight"], ("WEIGHT", True))
 
+    def test_a_call_that_writes_all_of_what_was_allocated_does_not_read_it(self):
+        model = torch.nn.Linear(16, 16)
+        recorder = Recorder(model)
+        with recorder, torch.no_grad():
+            late, parts = torch.empty(32, 16), torch.empty(32, 16)
+            rows = model(torch.ones(32, 16))
+            late.bernoulli_(0.5)
+            parts[:16].copy_(rows[:16])
+            parts[16:].copy_(rows[16:])
+            (late * parts).sum()
+        ops = recorder.graph(lambda storage: True)["ops"]
+        allocated = [op for op in ops if op["name"].startswith("aten.empty")]
+        (late,), (parts,) = (op["writes"] for op in allocated)
+        whole, = [op for op in ops if op["name"].startswith("aten.bernoulli_")]
+        self.assertEqual((whole["reads"], whole["writes"]), ([], [late]))
+        for op in [op for op in ops if op["name"].startswith("aten.copy_")]:
+            self.assertIn(parts, op["reads"])
+            self.assertEqual(op["writes"], [parts])
+
     def test_what_the_script_has_after_the_step_is_an_output(self):
         model = torch.nn.Linear(16, 16)
         recorder = Recorder(model)

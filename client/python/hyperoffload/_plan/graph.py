@@ -19,7 +19,7 @@ from .._torch.devices import Device, device_of
 from .._torch.hooks import mode_of, replace
 from .._torch.step import local_of, returns_operands, storage_of, takes_lists, tensors_of
 from .arguments import check_training
-from .recorder import Recorder
+from .recorder import RESIZES, Recorder
 
 # What the script holds for at most so many calls after its last use counts until then. What it holds
 # for longer leaves when memory is needed.
@@ -31,7 +31,8 @@ class Part:
 
     place: its position in the plan; None: the plan has none. outputs: numbers of the storages of the
     tensors that it returns. writes: numbers of managed storages that it writes. ends: numbers of those
-    that nothing in the step needs afterwards. others: whether it writes storages that are not managed.
+    that nothing in the step needs afterwards. others: whether it writes or resizes storages that are not
+    managed.
     """
 
     __slots__ = ("place", "outputs", "writes", "ends", "others")
@@ -180,9 +181,10 @@ class Graph:
     """A step of a training loop, as record() returns it.
 
     fixed_bytes: the most bytes at a time of tensors that cannot leave. plain_bytes: the most of all
-    tensors at a time, if none leaves. ops_ns: what its operators took when it was recorded. whole: the step in the JSON mapping of graph.proto. movable: the
-    same without what cannot leave; plans are made of it. calls, managed (number -> Managed): what a
-    replay follows. device: devices.Device of its tensors, of which a file does not tell.
+    tensors at a time, if none leaves. ops_ns: what its operators took when it was recorded. whole: the
+    step in the JSON mapping of graph.proto. movable: the same without what cannot leave; plans are made
+    of it. calls, managed (number -> Managed): what a replay follows. device: devices.Device of its
+    tensors, of which a file does not tell.
     """
 
     __module__ = "hyperoffload"
@@ -213,6 +215,9 @@ class Graph:
             # The plan forgets a storage after its last op. Later calls take its shape, as ones_like() of a loss.
             inputs = tuple(None if number in ended else number for number in self._numbers(call.inputs))
             parts = [self._part_of(op, outputs, last) for op, outputs in call.parts]
+            if call.function.__name__.split(".")[0] in RESIZES:
+                resized = call.inputs[0] if call.inputs else None
+                parts[0].others = resized is not None and step.storages[resized].begins_before
             ended.update(number for part in parts for number in part.ends)
             self.calls.append(Call(call.function, call.grad, inputs, call.shapes, parts, call.optional))
 

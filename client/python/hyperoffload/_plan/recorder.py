@@ -38,8 +38,8 @@ _OVERWRITES = {"zero_", "fill_", "copy_", "normal_", "uniform_", "random_", "_fo
                "bernoulli_", "exponential_"}
 # Calls that allocate without writing, and use only sizes.
 _ALLOCATES = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
-# Calls that give a storage other memory, and use only sizes.
-_RESIZES = {"resize_", "resize_as_", "set_"}
+# Calls that give a storage other memory. A plan cannot, so the graph leaves them out.
+RESIZES = {"resize_", "resize_as_", "set_"}
 # These calls use only the shape of their inputs.
 _SHAPE_ONLY = ("_like",)
 _RANDOM = ("dropout", "bernoulli", "rand", "normal", "uniform", "multinomial", "exponential",
@@ -215,7 +215,7 @@ class Recorder:
         """Runs a call below autograd, and records it. Returns its result."""
         # Inputs first: the call may free or create storages.
         operands = self._operands(function, args, kwargs)
-        for operand in operands if function.__name__.split(".")[0] in _RESIZES else ():
+        for operand in operands if function.__name__.split(".")[0] in RESIZES else ():
             operand.storage.resized = True
         tensors = tensors_of(args, kwargs)
         call = Call(function, tuple(map(self._step.number, tensors)), shapes_of(tensors))
@@ -326,7 +326,7 @@ class Recorder:
             operand.storage.taken_bytes += bytes_taken(function, operand.bytes, made_bytes)
             operand.storage.extended |= operand.written and (
                 name in _EXTENDS or 2 * operand.bytes < operand.storage.bytes)
-        if name in _RESIZES or not (op.writes or op.reads):
+        if name in RESIZES or not (op.writes or op.reads):
             return None  # or no storage of this device
         in_place = any(storage in op.reads for storage in op.writes)
         random = _is_random(function, name)
@@ -378,7 +378,7 @@ class Recorder:
             writes = [ids[s.number] for s in op.writes if s.number in ids]
             if keep is not None:
                 reads += [number for number in writes if number in valued and number not in reads]
-                valued.update(writes)
+                valued.update(() if op.moves_nothing else writes)  # an allocation has no value
             took_ns = carried_ns + int(statistics.median(
                 step.ops[places[id(op)]].duration_ns for step in alike))
             op.place = None if keep is not None and not reads and not writes else len(out)
