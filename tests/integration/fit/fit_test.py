@@ -177,7 +177,8 @@ class Fit(support.WithDaemon):
                 self.assertGreater(stats["ops_ms_median"], 0)
                 self.assertAlmostEqual(stats["step_ms_median"], (1 + stats["overhead"]) * stats["ops_ms_median"])
                 self.assertRegex(ours.run.summary(), r"median step [0-9.]+ ms, of it waited for transfers [0-9.]+ ms\n"
-                                                     r"overhead -?[0-9]+%: the step's operators took [0-9.]+ ms when it")
+                                                     r"overhead -?[0-9]+% in planned steps: the step's operators took "
+                                                     r"[0-9.]+ ms when it")
                 ours.run.report(self.folder / "report.html")
                 self.assertIn("<html", (self.folder / "report.html").read_text())
                 ours.run.trace(self.folder / "trace.json")

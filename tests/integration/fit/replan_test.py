@@ -16,6 +16,8 @@ import torch
 import torch.nn.utils.prune
 
 import hyperoffload
+from hyperoffload._run import run as running
+from hyperoffload._run.figures import Figures, Step
 from hyperoffload._run.replay import Replay
 
 WIDTH = 96
@@ -162,7 +164,7 @@ class Replan(support.WithDaemon):
                 script.model, script.optimizer, device_memory="60%", pool=self.pool, log=lines.append) as run:
             script.train(6)
         ms, peak, fetched = r"[0-9]+\.[0-9] ms", r"peak [0-9]+\.[0-9] MiB", r"fetched [0-9]+\.[0-9] MiB"
-        replay = f"replay, {ms}, waited {ms}(, {fetched})?, {peak}"
+        replay = f"replay, {ms}, waited {ms}, {peak}"
         for number, (line, form) in enumerate(zip(lines, [
                 f"record, {ms}, {fetched}, {peak}", f"record, {ms}, {fetched}, {peak}; planned in [0-9]+ ms", replay, replay,
                 f"departed, {ms}, {fetched}, {peak}; left the plan: aten.*replan_test.py:[0-9]+\\)", replay], strict=True)):
@@ -204,6 +206,23 @@ class Replan(support.WithDaemon):
                               log=lines.append):
             script.train(2)
         self.assertEqual([line.split(",")[0] for line in lines], ["step 1: on demand", "step 2: on demand"])
+
+    def test_a_step_whose_plan_fails_is_a_line(self):
+        script, lines = Script(), []
+        with mock.patch.object(running, "plan_of", side_effect=MemoryError("no plan fits")), self.assertRaisesRegex(
+                MemoryError, "no plan fits"), hyperoffload.fit(
+                    script.model, script.optimizer, device_memory="60%", pool=self.pool, log=lines.append):
+            script.train(3)
+        self.assertEqual([line.split(",")[0] for line in lines], ["step 1: record", "step 2: record"])
+        self.assertNotIn("planned in", lines[1])
+
+    def test_the_overhead_is_that_of_planned_steps(self):
+        figures = Figures(self.fail, hints=False)
+        for seconds, *planned in [(9,), (6, 1, 4), (7,), (8,), (9,), (3, 0, 2), (9,)]:
+            figures.begins(0)
+            figures.ended(Step(seconds, 0, 0, False, True, *planned))
+        stats = figures.stats()
+        self.assertEqual((stats["step_ms_median"], stats["ops_ms_median"], stats["overhead"]), (8000, 3000, 0.5))
 
     def test_work_now_and_then_keeps_the_plan(self):
         def log(script, step, loss, _):

@@ -401,6 +401,22 @@ class Kinds(unittest.TestCase):
                          "optimizer")
         self.assertEqual(phases["addmm"], ["forward", "forward"])
 
+    def test_ops_that_are_left_out_count_with_others(self):
+        model = torch.nn.Linear(16, 16)
+        recorder = Recorder(model)
+        with recorder, torch.no_grad():
+            model(torch.ones(32, 16)).tanh().sum()
+
+        def took_ns(keep):
+            ops = recorder.graph(keep)["ops"]
+            return [op["name"] for op in ops], sum(int(op["durationNs"]) for op in ops)
+
+        names, whole_ns = took_ns(lambda storage: True)
+        self.assertIn("aten.tanh.default", names)
+        names, part_ns = took_ns(lambda storage: storage.name == "weight")
+        self.assertNotIn("aten.tanh.default", names)
+        self.assertEqual(part_ns, whole_ns)
+
     def test_durations_of_another_shape_do_not_count(self):
         model = torch.nn.Linear(64, 64)
         recorder = Recorder(model)

@@ -350,7 +350,7 @@ class Recorder:
 
         keep: for a job that will be replayed, a function that says which storages the plan may move.
         The others, and ops that use none that it may move, are left out; their time counts with the
-        next op. Views are ops then, since PyTorch refuses one of a storage that is away, and so are
+        next op, or the last. Views are ops then, since PyTorch refuses one of a storage that is away, and so are
         allocations, for which the plan makes room. No op is moved or run again, storages that exist before
         the step are persistent, and no value is lost before a call overwrites it: the script may read it,
         as a gradient before zero_grad().
@@ -390,6 +390,8 @@ class Recorder:
                         "recomputable": op.recomputable and keep is None})
             if op.group:
                 out[-1]["group"] = op.group
+        if out:  # what follows the last op that moves
+            out[-1]["durationNs"] = str(int(out[-1]["durationNs"]) + carried_ns)
         outputs = {s.number for s in kept if keep is None and s.is_output()}
         return {
             "version": 1,

@@ -27,6 +27,13 @@ class Step(NamedTuple):
     ops_s: float | None = None
 
 
+def nodes_of(counters):
+    """This part of Run.stats(): what the library counts of nodes, and of values on two of them; None: nothing yet."""
+    names = {"nodes": "nodes", "nodes_lost": "nodes_lost", "values_doubled": "doubled_storages",
+             "values_halved": "halved_storages", "values_repaired": "repaired_storages"}
+    return {name: getattr(counters, field, 0) for name, field in names.items()}
+
+
 class Departures:
     """Steps that left the plan for one cause, and what that cost: bytes that they fetched on demand afterwards, and by how
     much they were longer than planned ones; None: there were none yet."""
@@ -61,14 +68,14 @@ class Figures:
         self.departures = {}  # cause -> Departures
         self.detours = {}  # line of the script -> times
         self._step_s = []
-        self._stall_s, self._ops_s = [], []  # planned steps alone
+        self._stall_s, self._ops_s, self._longer = [], [], []  # planned steps alone; longer: their time, by that of their ops
         self._planned_s = collections.deque(maxlen=_RECENT)
 
     def ended(self, step):
         """A step (Step) has ended. Returns it as a line."""
         self.steps += 1
         cause, self._cause = self._cause, None
-        fetched_bytes, self._fetched_bytes = step.fetched_bytes - self._fetched_bytes, step.fetched_bytes
+        fetched_bytes = step.fetched_bytes - self._fetched_bytes
         if step.counts:
             self._step_s.append(step.seconds)
         what = "record" if step.is_recorded else "departed" if cause else "on demand"
@@ -76,6 +83,8 @@ class Figures:
             what = "replay"
             self._stall_s.append(step.stall_s)
             self._ops_s.append(step.ops_s)
+            if step.ops_s > 0:
+                self._longer.append(step.seconds / step.ops_s)
             self._planned_s.append(step.seconds)
         elif cause:
             more_s = step.seconds - statistics.median(self._planned_s) if self._planned_s else None
@@ -87,6 +96,10 @@ class Figures:
                 + (f", waited {step.stall_s * 1e3:.1f} ms" if step.stall_s is not None else "")
                 + (f", fetched {fetched_bytes / 2**20:.1f} MiB" if fetched_bytes > 0 else "")
                 + f", peak {step.peak_bytes / 2**20:.1f} MiB" + (f"; left the plan: {cause}" if cause else ""))
+
+    def begins(self, fetched_bytes):
+        """A step begins. fetched_bytes: on demand, until now."""
+        self._fetched_bytes = fetched_bytes
 
     def departed(self, cause, fetched_bytes):
         """The step that runs has left its plan. fetched_bytes: on demand, of all steps so far; None: it was never under
@@ -119,15 +132,15 @@ class Figures:
 
     def stats(self):
         """This part of Run.stats()."""
-        step_ms, ops_ms = _median_ms(self._step_s), _median_ms(self._ops_s)
         return {"steps": self.steps, "planned_steps": len(self._stall_s),
                 "departures": self.departed_steps(), "departure_causes": {
                     cause: {"steps": each.steps, "fetched_bytes": each.fetched_bytes,
                             "more_ms": None if each.more_s is None else each.more_s * 1e3}
                     for cause, each in self.departures.items()},
                 "detours": sum(self.detours.values()),
-                "replans": self.replans, "step_ms_median": step_ms, "stall_ms_median": _median_ms(self._stall_s),
-                "ops_ms_median": ops_ms, "overhead": step_ms / ops_ms - 1 if step_ms and ops_ms else None}
+                "replans": self.replans, "step_ms_median": _median_ms(self._step_s),
+                "stall_ms_median": _median_ms(self._stall_s), "ops_ms_median": _median_ms(self._ops_s),
+                "overhead": statistics.median(self._longer) - 1 if self._longer else None}
 
 
 def lines_of(now, peak_line, figures):
@@ -147,7 +160,7 @@ def lines_of(now, peak_line, figures):
     if now["stall_ms_median"] is not None:
         lines[-1] += f", of it waited for transfers {now['stall_ms_median']:.1f} ms"
     if now["overhead"] is not None:
-        lines.append(f"overhead {now['overhead']:.0%}: the step's operators took {now['ops_ms_median']:.1f} ms when it was "
+        lines.append(f"overhead {now['overhead']:.0%} in planned steps: the step's operators took {now['ops_ms_median']:.1f} ms when it was "
                      "recorded")
     if now["replans"] > 0:
         lines.append(f"planned again {now['replans']} times, since the speed of transfers or "

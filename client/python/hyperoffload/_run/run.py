@@ -1,7 +1,6 @@
 """`Run`: the steps of a script under a memory budget, and what they did."""
 
 import contextlib
-import json
 import os
 import pathlib
 import sys
@@ -28,10 +27,10 @@ from .._torch.interrupts import Guard
 from .._torch.script import said_call
 from .._torch.step import bytes_of, local_of, tensors_of
 from .drift import Drift
-from .figures import Figures, Step, lines_of
+from .figures import Figures, Step, lines_of, nodes_of
 from .plans import PLANS_MAX, RECORD, Plans, signature_of
 from .replay import Replay, State, steps_calls
-from .trace import trace_of
+from .trace import write_trace
 
 # Steps that are recorded: the first makes the optimizer's states, the second is as all later ones; with
 # DistributedDataParallel, which makes its buckets anew in its second step, the third.
@@ -123,7 +122,7 @@ class Run:
                     self._recorder = RunRecorder(self._model, self._optimizer, self._demand)
                     self._record()
                 stack.enter_context(self._mode)
-                self._ended_at = time.perf_counter()
+                self._step_begins()
                 self._stack = stack.pop_all()
         except BaseException as error:
             # The guard's end runs handlers that have waited. If one raises, Python does not call __exit__().
@@ -204,20 +203,27 @@ class Run:
         elif replay is not None:
             whole = bool(self._plans.replays) and replay.step_ended()  # without plans, an ended one's
         line, page, begun = self._count(recorded, replay if whole else None), self._page, time.perf_counter()
-        if recorded:
-            self._recorded()
-        elif replay is not None:
-            if self._plans.ended(replay if whole else None, self._demand.fixed.swept_bytes):
-                self._record()
-            elif whole:
-                self._judge(replay)
-            if not whole:
-                self._steady = None
-        elif self._plan_given is not None:
-            self._apply()
-        if self._log is not None:
-            took_ms = (time.perf_counter() - begun) * 1e3
-            self._log(line if self._page is page else f"{line}; planned in {took_ms:.0f} ms")
+        try:
+            if recorded:
+                self._recorded()
+            elif replay is not None:
+                if self._plans.ended(replay if whole else None, self._demand.fixed.swept_bytes):
+                    self._record()
+                elif whole:
+                    self._judge(replay)
+                if not whole:
+                    self._steady = None
+            elif self._plan_given is not None:
+                self._apply()
+        finally:  # a step whose plan fails is a line, too
+            if self._log is not None:
+                took_ms = (time.perf_counter() - begun) * 1e3
+                self._log(line if self._page is page else f"{line}; planned in {took_ms:.0f} ms")
+        self._step_begins()
+
+    def _step_begins(self):
+        """No step counts bytes that were fetched for a plan."""
+        self._figures.begins(self._fetched_bytes())
         self._ended_at = time.perf_counter()
 
     def _count(self, recorded, replay):
@@ -426,9 +432,7 @@ class Run:
             self._demand.resume()
 
     def _copies_held(self):
-        now = self._demand.runtime.counters()
-        return {"nodes": now.nodes, "nodes_lost": now.nodes_lost, "doubled": now.doubled_storages,
-                "halved": now.halved_storages, "repaired": now.repaired_storages}
+        return self._held or nodes_of(None if self._demand is None else self._demand.runtime.counters())
 
     def _copies_now(self):
         """Copies that a new plan can have: two need two nodes."""
@@ -456,23 +460,18 @@ class Run:
         torch.cuda.max_memory_reserved(); None on the CPU. step_ms_median: of the steps
         after the recorded ones, stall_ms_median: of planned ones, what they waited for transfers; None
         before there is one. ops_ms_median: of planned ones, what their operators alone took in the step that
-        was recorded; overhead: the part by which step_ms_median is longer, as 0.04. It has what the script
-        does between operators, too.
+        was recorded; overhead: the part by which they are longer than that, as 0.04, the median. It has what
+        the script does between operators, too.
         copies: of each value in the pool, as wished. nodes: of the pool, that the run reached,
         nodes_lost: of them, those it has lost since. With two copies, values_doubled: values that
         have a place on two nodes, values_halved: those that have lost one of the two with its node,
         values_repaired: how often one got another in place of a lost one.
         """
-        held = self._held or (self._copies_held() if self._demand is not None else
-                              dict.fromkeys(("nodes", "nodes_lost", "doubled", "halved", "repaired"), 0))
         return {**self._figures.stats(), "plans": len(self._plans.replays),
                 "peak_allocated_bytes": self._meter.peak,
                 "peak_plain_bytes": self._plain_bytes,
                 "peak_reserved_bytes": self._device.peak_reserved_bytes(),
-                "budget_bytes": self._limit(), "copies": self._copies,
-                "nodes": held["nodes"], "nodes_lost": held["nodes_lost"],
-                "values_doubled": held["doubled"], "values_halved": held["halved"],
-                "values_repaired": held["repaired"]}
+                "budget_bytes": self._limit(), "copies": self._copies, **self._copies_held()}
 
     def summary(self) -> str:
         """stats() as a few lines for people, with the causes for which steps left the plan, and what that cost."""
@@ -493,8 +492,4 @@ class Run:
         no step ran under the plan since the last departure or fetch, OSError where the file cannot be
         written.
         """
-        timeline = self._replay.timeline() if self._replay is not None else None
-        if timeline is None:
-            raise RuntimeError("no step has run under the plan since it was left")
-        trace = trace_of(timeline, self._replay.graph.movable["ops"])
-        pathlib.Path(path).write_text(json.dumps(trace), encoding="utf-8")
+        write_trace(path, self._replay)

@@ -1,6 +1,8 @@
 """A step's measured times as a file for trace viewers, on the clock of PyTorch's profiler."""
 
+import json
 import os
+import pathlib
 import time
 
 import torch
@@ -18,7 +20,15 @@ def _base_ns():
     return time.time_ns() // _BASE_NS * _BASE_NS if hasattr(results, "trace_start_ns") else 0
 
 
-def trace_of(timeline, ops):
+def write_trace(path, replay):
+    """Writes what the last step of a Replay did; None: there is none. See Run.trace()."""
+    timeline = replay.timeline() if replay is not None else None
+    if timeline is None:
+        raise RuntimeError("no step has run under the plan since it was left")
+    pathlib.Path(path).write_text(json.dumps(_trace_of(timeline, replay.graph.movable["ops"])), encoding="utf-8")
+
+
+def _trace_of(timeline, ops):
     """A trace, as JSON has it, of a step: one row for the ops, named as in PyTorch, and one for the transfers. timeline:
     library.Plan.timeline(). ops: of the graph. Times are us, as the format wants them."""
     begun_ns, spans_of_ops, transfers = timeline
