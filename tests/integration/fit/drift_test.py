@@ -5,6 +5,7 @@ Usage: see support.py.
 
 import contextlib
 import ctypes
+import functools
 import io
 import os
 import pathlib
@@ -144,8 +145,12 @@ class Drift(unittest.TestCase):
 
     @staticmethod
     def late_steps(drift, steps):
-        """The places of those of (step, stall) in ms at which it is time to say so."""
-        return [i for i, (step, stall) in enumerate(steps) if drift.is_late(step / 1e3, stall / 1e3)]
+        """The places of those of (step, stall, and what was beside the plan) in ms at which it is time to say so."""
+        def ops_s(step, stall, beside=0):
+            return (step - stall - beside) / 1e3
+
+        return [i for i, times in enumerate(steps)
+                if drift.found(times[0] / 1e3, times[1] / 1e3, functools.partial(ops_s, *times))]
 
     def test_two_late_steps_in_succession_are_enough_and_are_said_once(self):
         plan = (100_000_000, 10_000_000)
@@ -179,6 +184,14 @@ class Drift(unittest.TestCase):
         # The plan that follows has it, with the operators.
         self.assertEqual(self.late_steps(made, [(700, 12)] * 5), [4])
         self.assertEqual(self.late_steps(made.planned_again(700_000_000, 10_000_000), [(750, 12)] * 20), [])
+
+    def test_what_the_script_does_beside_the_plan_is_not_slow(self):
+        made = Judge(100_000_000, 10_000_000)
+        steps = [(105, 12)] * 3 + [(205, 12, 100)] * 20
+        self.assertEqual(self.late_steps(made, steps), [])
+        # Operators that are slow with that are, and so are transfers.
+        self.assertEqual(self.late_steps(made, [(400, 12, 200)] * 9 + [(600, 300, 200)] * 3), [4, 10])
+        self.assertEqual(self.late_steps(made, [(1000, 300, 200)] * 9), [4])
 
 
 if __name__ == "__main__":

@@ -76,19 +76,21 @@ class Replan(support.WithDaemon):
         self.assertEqual(said.count("a plan of its own"), 1, said)
 
     def run_paced(self, replan, later):
-        """Trains with steps that take the times of their plan, and from the sixth on `later(drift)`, as (operators, stall)
-        in s. Returns (the steps at which a plan was made anew, what was said)."""
+        """Trains with steps that take the times of their plan, and from the sixth on `later(drift)`, as (operators, stall,
+        and what is beside the plan) in s. Returns (the steps at which a plan was made anew, what was said)."""
         def counters(replay):
             now, drift = measured(replay), replay.drift
             paced = later(drift) if len(script.seen) >= 5 else (drift.planned_ops_s, drift.planned_stall_s)
+            ops_s[0] = paced[0]
             now.last_step_stall_ns = int(paced[1] * 1e9)
             now.last_step_ns = int(sum(paced) * 1e9)
             return now
 
-        measured, made, script, said = Replay.counters, [], Script(), io.StringIO()
+        measured, made, script, said, ops_s = Replay.counters, [], Script(), io.StringIO(), [0.0]
         script.after = lambda _, step: made.append(run.stats()["replans"])
-        with mock.patch.object(Replay, "counters", counters), contextlib.redirect_stderr(said), hyperoffload.fit(
-                script.model, script.optimizer, device_memory="60%", pool=self.pool, replan=replan) as run:
+        with (mock.patch.object(Replay, "counters", counters), contextlib.redirect_stderr(said),
+              mock.patch.object(running, "ops_s_of", lambda timeline: ops_s[0]), hyperoffload.fit(
+                  script.model, script.optimizer, device_memory="60%", pool=self.pool, replan=replan) as run):
             script.train(16)
         self.assertEqual(Script().train(16).seen, script.seen)
         self.assertEqual(run.stats()["planned_steps"], 14)
@@ -118,6 +120,20 @@ class Replan(support.WithDaemon):
         self.assertEqual(made, [9])
         self.assertRegex(said, r"^hyperoffload: step 10 waited (\d+) ms for transfers, planned \1 ms; its operators took \d+ ms, "
                                r"planned \d+ ms; planning again\n$")
+
+    def test_work_beside_the_plan_is_no_drift_and_each_kind_is_said(self):
+        def beside(drift):
+            return drift.planned_ops_s, drift.planned_stall_s, drift.planned_ops_s + 0.1
+
+        self.assertEqual(self.run_paced("auto", beside), ([], ""))
+        count = []
+
+        def slow_and_late(drift):  # operators at first, and transfers after that
+            count.append(0)
+            return 2 * drift.planned_ops_s + 0.1, drift.planned_stall_s + (1 if len(count) > 12 else 0)
+
+        _, said = self.run_paced("once", slow_and_late)
+        self.assertEqual(said.count('a plan of now may be faster: replan="auto"'), 2, said)
 
     def test_a_smaller_batch_at_the_end_of_each_epoch_gets_a_plan(self):
         stats, _ = self.run_both(lambda: Script(lambda step: 24 if step % 6 == 5 else 64), 30, "auto")

@@ -7,6 +7,11 @@ _TIMES, _SHARE, _LEAST_S = 1.25, 0.1, 0.02
 _SLOW_NEEDED = 5
 
 
+def ops_s_of(timeline):
+    """What a step's operators took, by Replay.timeline(), without work beside the plan; each counts until the next begins."""
+    return 0.0 if timeline is None else sum(span.end_ns - span.start_ns for span in timeline[1]) / 1e9
+
+
 class Drift:
     """Watches the steps of one shape, over the plans that follow one another.
 
@@ -19,15 +24,17 @@ class Drift:
         self._late = 0  # late steps in succession
         self._needed = needed  # so many in succession: a busy machine delays single ones
         self._settles = settles  # the next step is the first that shows what the plan does
-        self._expected_ops_s = None  # with what the script does between operators, which no plan has
+        self._expected_rest_s = self._expected_ops_s = None  # with what the script does between operators
         self._slow = 0  # slow steps in succession
 
-    def is_late(self, step_s, stall_s):
-        """Takes what a step took, whose step before ran under the same plan. Returns whether so many
-        steps are late or slow that it is time to say so and plan again; not again for as much as that."""
+    def found(self, step_s, stall_s, ops_s):
+        """Takes what a step took, whose step before ran under the same plan. Returns whether so many steps
+        are late or slow that it is time to say so and plan again, as what has changed: "transfers",
+        "operators", or None; not again for as much as that. ops_s(): what the operators took; few steps
+        are asked for that."""
         margin_s = max(_SHARE * step_s, _LEAST_S)
-        waits, is_slow = self._waits(stall_s, margin_s), self._is_slow(step_s - stall_s, margin_s)
-        return waits or is_slow
+        waits, is_slow = self._waits(stall_s, margin_s), self._is_slow(step_s - stall_s, ops_s, margin_s)
+        return "transfers" if waits else "operators" if is_slow else None
 
     def _waits(self, stall_s, margin_s):
         late = stall_s > _TIMES * self._expected_s + margin_s
@@ -40,19 +47,24 @@ class Drift:
         self._late, self._expected_s = 0, stall_s
         return True
 
-    def _is_slow(self, ops_s, margin_s):
+    def _is_slow(self, rest_s, ops_s, margin_s):
+        """rest_s: what a step took without its stall, with work beside the plan."""
         if self._expected_ops_s is None:
-            self._expected_ops_s = max(self.planned_ops_s, ops_s)
-        self._slow = self._slow + 1 if ops_s > _TIMES * self._expected_ops_s + margin_s else 0
+            self._expected_ops_s = max(self.planned_ops_s, ops_s())
+            self._expected_rest_s = max(self._expected_ops_s, rest_s)
+        self._slow = self._slow + 1 if rest_s > _TIMES * self._expected_rest_s + margin_s else 0
         if self._slow < _SLOW_NEEDED:
             return False
-        self._slow, self._expected_ops_s = 0, ops_s
+        self._slow, self._expected_rest_s, now_s = 0, rest_s, ops_s()
+        if now_s <= _TIMES * self._expected_ops_s + margin_s:
+            return False  # the script does more beside the plan, which no other plan mends
+        self._expected_ops_s = now_s
         return True
 
-    def told(self, step_s, stall_s):
+    def told(self, stall_s, ops_s):
         """What a step took, and what was planned, for a person."""
         return (f"waited {stall_s * 1e3:.0f} ms for transfers, planned {self.planned_stall_s * 1e3:.0f} ms; its "
-                f"operators took {(step_s - stall_s) * 1e3:.0f} ms, planned {self.planned_ops_s * 1e3:.0f} ms")
+                f"operators took {ops_s * 1e3:.0f} ms, planned {self.planned_ops_s * 1e3:.0f} ms")
 
     def planned_again(self, step_ns, stall_ns):
         """The drift of the plan that follows."""

@@ -26,7 +26,7 @@ from .._torch.hooks import before_forks, mode_of, replace
 from .._torch.interrupts import Guard
 from .._torch.script import said_call
 from .._torch.step import bytes_of, local_of, tensors_of
-from .drift import Drift
+from .drift import Drift, ops_s_of
 from .figures import Figures, Step, lines_of, nodes_of
 from .plans import PLANS_MAX, RECORD, Plans, signature_of
 from .replay import Replay, State, steps_calls
@@ -87,7 +87,7 @@ class Run:
         self._figures = Figures(_say, hints=replan == "once")
         self._log = log
         self._steady = None  # the replay under which the last step ran as a whole
-        self._told_drift = False
+        self._told_drift = set()  # what has changed since the plan, as Drift.found() says
         self._ended_at = None
 
     def __enter__(self) -> "Run":
@@ -239,19 +239,21 @@ class Run:
         step_s, stall_s = counters.last_step_ns / 1e9, counters.last_step_stall_ns / 1e9
         # A first step under a plan brings what later ones find on the device. An accelerator's times are
         # those at which work was queued.
-        if self._steady is replay and not self._device.is_accelerator and replay.drift.is_late(step_s, stall_s):
-            self._drifted(step_s, stall_s)
+        if self._steady is replay and not self._device.is_accelerator:
+            what = replay.drift.found(step_s, stall_s, lambda: ops_s_of(replay.timeline()))
+            if what is not None:
+                self._drifted(what, stall_s)
         self._steady = replay
 
-    def _drifted(self, step_s, stall_s):
+    def _drifted(self, what, stall_s):
         """Transfers or operators have another speed than planned, and the plan has no room for it."""
         again = self._replan == "auto"
-        if not again and self._told_drift:
+        if not again and what in self._told_drift:
             return
-        self._told_drift = True
+        self._told_drift.add(what)
         advice = ("planning again" if again else "a plan of now may be faster: analyze again"
                   if self._plan_given is not None else 'a plan of now may be faster: replan="auto"')
-        _say(f"step {self._figures.steps} {self._replay.drift.told(step_s, stall_s)}; {advice}")
+        _say(f"step {self._figures.steps} {self._replay.drift.told(stall_s, ops_s_of(self._replay.timeline()))}; {advice}")
         if again:
             self._plan_anew()
 
