@@ -44,7 +44,7 @@ WireWriter converted(const ConvertedNode& node, HostMark mark) {
                       .bytes(1, "is_cpu_op")
                       .number(static_cast<std::uint32_t>(mark), node.kernel ? 0 : 1));
   out.message(10, WireWriter().bytes(1, "stream").number(9, node.kernel ? 7 : 0));
-  if (node.type == ChakraType::kCollective) {
+  if (node.type != ChakraType::kCompute) {
     out.message(10, WireWriter().bytes(1, "comm_type").number(9, 0));
     out.message(10, WireWriter().bytes(1, "comm_size").number(9, 64));
     out.message(10, WireWriter().bytes(1, "pg_name").bytes(29, "0"));
@@ -130,12 +130,46 @@ TEST_CASE("chakra: a converted step's collective is fixed and works on the gradi
   const Op* const collective = find_op(graph, "record_param_comms");
   REQUIRE(collective != nullptr);
   CHECK(collective->fixed);
-  CHECK(collective->group == "ranks");
+  CHECK(collective->group == "0");  // the kernel's pg_name
   CHECK(collective->reads == collective->writes);
   CHECK(names(graph, collective->writes) == std::vector<std::string>{"aten::mm#8"});
   CHECK(find_storage(graph, "aten::mm#8")->kind == StorageKind::kGradient);
   CHECK(find_storage(graph, "storage#10")->kind == StorageKind::kWeight);
   CHECK(find_storage(graph, "storage#20")->kind == StorageKind::kInput);
+}
+
+TEST_CASE("chakra: a converted send or receive has no group, by its caller's name or its type") {
+  struct Case {
+    std::string caller;
+    ChakraType type;  ///< older converters call each kernel of NCCL a collective
+    std::string group;
+  };
+  for (const auto& [caller, type, group] :
+       std::initializer_list<Case>{{"c10d::send", ChakraType::kCollective, ""},
+                                   {"c10d::recv_", ChakraType::kCollective, ""},
+                                   {"DistributedBackend", ChakraType::kSend, ""},
+                                   {"DistributedBackend", ChakraType::kReceive, ""},
+                                   {"c10d::alltoall_base_", ChakraType::kCollective, "0"},
+                                   {"c10d::alltoall_base_", ChakraType::kCompute, "ranks"}}) {
+    INFO(caller << " with type " << static_cast<int>(type));
+    ChakraBuilder out("1.1.0-chakra.0.0.4");
+    for (const ConvertedNode& node : std::initializer_list<ConvertedNode>{
+             {2, 0, "aten::mm", "aten::mm(Tensor self, Tensor mat2) -> Tensor",
+              list({kInput, kWeight}), list({kResult}), 20},
+             {3, 0, caller},
+             {4, 3, "record_param_comms", "", list({list({kResult})}), list({list({kResult})}), 30},
+             {5, 4, "ncclDevKernel_SendRecv(ncclDevKernelArgs)", "", list({kResult}), "[]", 400,
+              true, type}}) {
+      out.frame(converted(node, HostMark::kBool));
+    }
+    const auto made = import_chakra(out.bytes(), {});
+    REQUIRE(error_of(made).empty());
+    const Op* const moved = find_op(made->graph, "record_param_comms");
+    REQUIRE(moved != nullptr);
+    CHECK(moved->fixed);
+    CHECK(moved->duration_ns == 400'000);
+    CHECK(moved->group == group);
+  }
 }
 
 TEST_CASE("chakra: a collective on a buffer of its caller's is one op, with or without a record") {

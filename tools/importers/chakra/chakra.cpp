@@ -33,8 +33,9 @@ Result<TensorTrace> to_tensor_trace(const ChakraTrace& trace) {
     node.duration_ns = in.duration_ns;
     // Chakra's converter writes exclusive_dur. Source: pytorch_converter.py of mlcommons/chakra.
     node.exclusive = true;
-    node.collective = in.type == ChakraType::kCollective || in.type == ChakraType::kSend ||
-                      in.type == ChakraType::kReceive;
+    node.pair = in.type == ChakraType::kSend || in.type == ChakraType::kReceive;
+    node.collective = node.pair || in.type == ChakraType::kCollective;
+    node.group = in.group;
     node.kernel = in.on_device && in.type != ChakraType::kMetadata;
     for (const auto& [text, list] :
          {std::pair(in.input_values, &node.inputs), std::pair(in.output_values, &node.outputs)}) {

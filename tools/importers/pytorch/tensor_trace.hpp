@@ -37,6 +37,8 @@ struct TraceNode {
   bool exclusive = false;   ///< duration_ns excludes nested calls
   bool kernel = false;      ///< a kernel on the device; part of the operator above it
   bool collective = false;  ///< communication
+  bool pair = false;        ///< a send or receive, as its type has it
+  std::string_view group;   ///< the process group of a collective; may be empty
 };
 
 /// A PyTorch trace in either of its formats, before it is split into storages and ops.

@@ -17,10 +17,12 @@ namespace {
 
 constexpr std::size_t kNoNode = SIZE_MAX;
 
-/// Facts about a node from its callers.
+/// Facts about a node from its callers, and about communication from its kernels.
 struct Setting {
   Phase phase = Phase::kForward;
   bool accumulates = false;  ///< below autograd's AccumulateGrad
+  bool pair = false;         ///< a send or receive
+  std::string_view group;    ///< the process group of a collective; may be empty
 };
 
 /// A call that has begun but not ended.
@@ -71,12 +73,13 @@ bool is_communication(const TraceNode& node) {
 }
 
 /// Sends and receives concern two processes.
-bool is_collective(const TraceNode& node) {
+bool is_pair(const TraceNode& node) {
   constexpr std::string_view kPairs[] = {"send", "recv", "Send", "Recv"};
-  return is_communication(node) &&
-         std::none_of(std::begin(kPairs), std::end(kPairs), [&](std::string_view word) {
-           return node.name.find(word) != std::string_view::npos;
-         });
+  return node.pair ||
+         (is_communication(node) &&
+          std::any_of(std::begin(kPairs), std::end(kPairs), [&](std::string_view word) {
+            return node.name.find(word) != std::string_view::npos;
+          }));
 }
 
 bool is_operator(const TraceNode& node) {
@@ -121,13 +124,17 @@ class Replay {
   }
 
   void settle(std::size_t i) {
-    const std::string& name = trace_.nodes[i].name;
+    const TraceNode& node = trace_.nodes[i];
+    const std::string& name = node.name;
     const std::size_t parent = parent_of(i);
     Setting setting = parent == kNoNode ? Setting{} : settings_[parent];
     if (name.starts_with("Optimizer.step")) setting.phase = Phase::kOptimizer;
     if (name.starts_with("Optimizer.zero_grad")) setting.phase = Phase::kZeroGrad;
     if (name.starts_with("autograd::engine::evaluate_function")) setting.phase = Phase::kBackward;
     if (name.find("AccumulateGrad") != std::string::npos) setting.accumulates = true;
+    // The op is the record within the c10d call, and a record's name does not say what it records.
+    if (is_pair(node)) setting.pair = true;
+    if (!node.group.empty()) setting.group = node.group;
     settings_[i] = setting;
   }
 
@@ -144,10 +151,18 @@ class Replay {
         kernel_ns_[above] += kernel.duration_ns.value_or(0);
         kernel_ns_[i] = -1;
         have_kernels_ = true;
+        note_kernel(kernel, settings_[above]);
         return;
       }
       above = parent_of(above);
     }
+  }
+
+  /// Chakra has the type and the group on the kernel. The kernel's name does not count: NCCL's
+  /// kernel "SendRecv" does all-to-all, too.
+  static void note_kernel(const TraceNode& kernel, Setting& operation) {
+    if (kernel.pair) operation.pair = true;
+    if (operation.group.empty()) operation.group = kernel.group;
   }
 
   [[nodiscard]] bool is_counted_elsewhere(std::size_t i) const {
@@ -423,7 +438,9 @@ class Replay {
     op.communication = is_communication(trace_.nodes[frame.node]);
     op.network_bytes = std::max(effects.read_bytes, effects.written_bytes);
     op.fixed = op.communication;
-    if (is_collective(trace_.nodes[frame.node])) op.group = "ranks";
+    if (op.communication && !setting.pair) {
+      op.group = setting.group.empty() ? "ranks" : std::string(setting.group);
+    }
     op.recomputable = !call.rules.random && !effects.in_place && !op.fixed &&
                       (setting.phase == Phase::kForward || setting.phase == Phase::kBackward);
     op.duration_ns = duration_of(frame, effects.share);
