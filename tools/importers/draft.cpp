@@ -60,6 +60,7 @@ std::uint32_t Draft::add_storage(Storage storage) {
 std::uint32_t Draft::add_op(DraftOp op) {
   op.name = clean_name(op.name);
   op.phase = clean_name(op.phase);
+  op.group = clean_name(op.group);
   ops_.push_back(std::move(op));
   dropped_.push_back(0);
   return static_cast<std::uint32_t>(ops_.size() - 1);

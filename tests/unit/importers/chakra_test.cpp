@@ -138,6 +138,23 @@ TEST_CASE("chakra: communication never moves and its result has its reader's siz
   CHECK(collective->reads == collective->writes);
 }
 
+TEST_CASE("chakra: a group's name is the collective's, whatever its bytes are") {
+  for (const auto& [name, group] :
+       {std::pair<std::string, std::string>{"data", "data"}, {"d\xff\n", "d??"}, {"", "ranks"}}) {
+    ChakraBuilder out;
+    out.node({.id = 1, .name = "a", .outputs = {{"x", "100"}}, .flops = 1});
+    out.node({.id = 2,
+              .name = "a_COMM",
+              .type = ChakraType::kCollective,
+              .after = {1},
+              .inputs = {{"x", "100"}},
+              .group = name});
+    const auto made = import_chakra(out.bytes(), {});
+    REQUIRE(error_of(made).empty());
+    CHECK(find_op(made->graph, "a_COMM")->group == group);
+  }
+}
+
 TEST_CASE("chakra: communication without a duration counts at the network's rate") {
   ChakraBuilder trace;
   trace.node({.id = 1, .name = "mb0.a@0_COMP", .outputs = {{"mb0.a@0MicroBatch", "1000"}}});

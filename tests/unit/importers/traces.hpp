@@ -33,6 +33,7 @@ class ChakraBuilder {
     List outputs = {};
     std::uint64_t flops = 0;
     std::uint64_t duration_us = 0;
+    std::string group = {};
   };
 
   ChakraBuilder& node(const Node& in) {
@@ -41,6 +42,7 @@ class ChakraBuilder {
     for (const std::uint64_t before : in.after) out.number(5, before);
     if (in.duration_us > 0) out.number(7, in.duration_us);
     out.message(10, list("inputs", in.inputs)).message(10, list("outputs", in.outputs));
+    if (!in.group.empty()) out.message(10, WireWriter().bytes(1, "pg_name").bytes(29, in.group));
     if (in.flops > 0) out.message(10, WireWriter().bytes(1, "num_ops").number(9, in.flops));
     return frame(out);
   }
