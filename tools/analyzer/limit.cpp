@@ -14,6 +14,9 @@ namespace {
 
 using schedule::HomeTier;
 using schedule::Schedule;
+/// A plan that stalls for more than this part of its step does not wait for its ops alone.
+constexpr std::uint64_t kStallPart = 100;
+
 using Span = std::pair<std::uint64_t, std::uint64_t>;
 
 /// How long any of the channels is busy between from_ns and to_ns, at most one step later. The
@@ -74,6 +77,7 @@ std::optional<Limit> limit_of(const Schedule& plan) {
   if (window.first >= window.second || window.second / 2 > predicted.step_ns) return std::nullopt;
   const auto length_ns = static_cast<double>(window.second - window.first);
   if (bound.tiers.empty()) {
+    if (predicted.stall_ns > predicted.step_ns / kStallPart) return std::nullopt;
     return Limit{"compute", static_cast<double>(predicted.compute_ns) / length_ns, window.first,
                  window.second};
   }

@@ -20,8 +20,9 @@ struct Limit {
   bool operator==(const Limit&) const = default;
 };
 
-/// By the predicted times of a schedule of analyze(); nullopt if it has none. Costs one
-/// lower_bound().
+/// By the predicted times of a schedule of analyze(); nullopt if it has none. Also nullopt if the
+/// ops alone give the bound, but the plan stalls for more than 1 % of its step: the bound does not
+/// say for what. Costs one lower_bound().
 [[nodiscard]] std::optional<Limit> limit_of(const schedule::Schedule& schedule);
 
 /// "local_ddr.read, 97 % busy from 210 ms to 1.90 s".

@@ -55,6 +55,17 @@ TEST_CASE("limit: is compute where the ops alone give the bound") {
   CHECK(analyzer::describe(*limit, 30'000) == "compute, 100 % busy all step long");
 }
 
+TEST_CASE("limit: is not compute where the plan stalls above its bound") {
+  Schedule plan = plan_of(one_fetch(), test::one_tier(1'000'000'000), 2000);
+  REQUIRE(plan.prediction.compute_ns == 30'000);
+  plan.prediction.stall_ns = 300;
+  plan.prediction.step_ns = 30'300;
+  CHECK(analyzer::limit_of(plan)->name == "compute");
+  plan.prediction.stall_ns = 24'000;
+  plan.prediction.step_ns = 54'000;
+  CHECK_FALSE(analyzer::limit_of(plan).has_value());
+}
+
 TEST_CASE("limit: is the device port where it is slower than the links behind it") {
   Hardware hardware = test::one_tier(50'000'000);
   hardware.remote_ddr = hardware.local_ddr;
@@ -85,7 +96,7 @@ TEST_CASE("limit: lies within two steps, and no link is busy for longer than all
     const Schedule& plan = std::get<Schedule>(*outcome);
     INFO("seed " << seed);
     const auto limit = analyzer::limit_of(plan);
-    if (!limit) continue;  // a step without time
+    if (!limit) continue;  // a step without time, or one that stalls above a bound of its ops
     CHECK(limit->busy >= 0);
     CHECK(limit->busy <= 1 + 1e-9);
     CHECK(limit->to_ns - limit->from_ns <= 2 * plan.prediction.step_ns);
