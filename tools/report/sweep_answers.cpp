@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 
 #include "common/base/units.hpp"
 #include "tools/report/page_text.hpp"
@@ -30,9 +31,11 @@ class Points {
     const std::size_t enough = free_points();
     SweepAnswer out{points_.front()->bandwidth, std::nullopt, {}};
     std::vector<const SweepPoint*> longer;
+    std::vector<const SweepPoint*> short_again;  // though more memory is not
     std::vector<const SweepPoint*> unfit;
     for (std::size_t i = enough; i < points_.size(); ++i) {
-      (points_[i]->feasible ? longer : unfit).push_back(points_[i]);
+      const SweepPoint* const point = points_[i];
+      (is_free(*point) ? short_again : point->feasible ? longer : unfit).push_back(point);
     }
     if (enough > 0) {
       out.enough_bytes = points_[enough - 1]->budget_bytes;
@@ -40,23 +43,47 @@ class Points {
                  " costs nothing: the step is at most 1 % longer than its ops.";
       if (!longer.empty()) out.text += " With less it is longer: " + costs_of(longer) + ".";
     } else if (!longer.empty()) {
-      out.text = "Each budget makes the step longer than its ops: " + costs_of(longer) + ".";
+      out.text = (short_again.empty() ? "Each budget makes the step" : "The step is") +
+                 (" longer than its ops: " + costs_of(longer)) + ".";
     }
-    if (!unfit.empty()) {
-      out.text += (out.text.empty() ? "" : " ") + ("No plan fits in " + memory_of(*unfit.front())) +
-                  (unfit.size() > 1 ? " or less." : ".");
+    if (!short_again.empty()) {
+      out.text += out.text.empty() ? "The step is at most 1 % longer than its ops at "
+                                   : " Yet it is at most 1 % longer at ";
+      out.text += list_of(short_again) + ".";
     }
+    add_unfit(unfit, out.text);
     return out;
   }
 
  private:
+  [[nodiscard]] bool is_free(const SweepPoint& point) const {
+    return point.feasible && point.step_ns <= sweep_.compute_ns + sweep_.compute_ns / kFreePart;
+  }
+
   /// Leading points that cost nothing.
   [[nodiscard]] std::size_t free_points() const {
-    const std::uint64_t most_ns = sweep_.compute_ns + sweep_.compute_ns / kFreePart;
-    const auto end = std::find_if(points_.begin(), points_.end(), [most_ns](const auto* point) {
-      return !point->feasible || point->step_ns > most_ns;
-    });
+    const auto end = std::find_if(points_.begin(), points_.end(),
+                                  [this](const auto* point) { return !is_free(*point); });
     return static_cast<std::size_t>(end - points_.begin());
+  }
+
+  /// Tells budgets that are too small from those above a budget that has a plan: it would fit
+  /// there, too, but was not found.
+  void add_unfit(const std::vector<const SweepPoint*>& unfit, std::string& text) const {
+    std::uint64_t least_bytes = UINT64_MAX;
+    for (const SweepPoint* const point : points_) {
+      if (point->feasible) least_bytes = point->budget_bytes;
+    }
+    const auto small = std::find_if(unfit.begin(), unfit.end(), [&](const auto* point) {
+      return point->budget_bytes < least_bytes;
+    });
+    const std::vector<const SweepPoint*> missed(unfit.begin(), small);
+    if (!missed.empty()) {
+      text += (text.empty() ? "" : " ") + ("No plan was found for " + list_of(missed)) + ".";
+    }
+    if (small == unfit.end()) return;
+    text += (text.empty() ? "" : " ") + ("No plan fits in " + memory_of(**small)) +
+            (unfit.end() - small > 1 ? " or less." : ".");
   }
 
   [[nodiscard]] std::string memory_of(const SweepPoint& point) const {
@@ -81,6 +108,14 @@ class Points {
     std::string out = cost_of(*longer.front()) + " at " + memory_of(*longer.front());
     if (longer.size() > 1)
       out += ", " + cost_of(*longer.back()) + " at " + memory_of(*longer.back());
+    return out;
+  }
+
+  [[nodiscard]] std::string list_of(const std::vector<const SweepPoint*>& points) const {
+    std::string out;
+    for (const SweepPoint* const point : points) {
+      out += (out.empty() ? "" : ", ") + memory_of(*point);
+    }
     return out;
   }
 

@@ -78,11 +78,25 @@ TEST_CASE("sweep: says in words which budget costs nothing and what less memory 
   const auto gap = swept_by_hand({{60, 1200}, {50, 1000}});
   CHECK_FALSE(analyzer::sweep_answers(gap).front().enough_bytes.has_value());
   CHECK(answer_to(gap) ==
-        "Each budget makes the step longer than its ops: 20 % at 60 % of the peak (600 MiB), "
-        "0.0 % at 50 % of the peak (500 MiB).");
+        "The step is longer than its ops: 20 % at 60 % of the peak (600 MiB). Yet it is at most "
+        "1 % longer at 50 % of the peak (500 MiB).");
+  CHECK(answer_to(swept_by_hand({{60, 1200}, {50, 1300}})) ==
+        "Each budget makes the step longer than its ops: 20 % at 60 % of the peak (600 MiB), 30 % "
+        "at 50 % of the peak (500 MiB).");
   CHECK(answer_to(swept_by_hand({{100, 1000}})) ==
         "100 % of the peak (1000 MiB) costs nothing: the step is at most 1 % longer than its ops.");
   CHECK(answer_to(swept_by_hand({{3, 0}})) == "No plan fits in 3 % of the peak (30.0 MiB).");
+}
+
+TEST_CASE("sweep: a budget without a plan above one that has a plan is not called too small") {
+  CHECK(answer_to(swept_by_hand({{60, 0}, {50, 1000}, {40, 1005}, {20, 0}})) ==
+        "The step is at most 1 % longer than its ops at 50 % of the peak (500 MiB), 40 % of the "
+        "peak (400 MiB). No plan was found for 60 % of the peak (600 MiB). No plan fits in 20 % of "
+        "the peak (200 MiB).");
+  CHECK(answer_to(swept_by_hand({{60, 1000}, {50, 0}, {40, 1100}, {30, 1003}})) ==
+        "60 % of the peak (600 MiB) costs nothing: the step is at most 1 % longer than its ops. "
+        "With less it is longer: 10 % at 40 % of the peak (400 MiB). Yet it is at most 1 % longer "
+        "at 30 % of the peak (300 MiB). No plan was found for 50 % of the peak (500 MiB).");
 }
 
 TEST_CASE("sweep: answers for each bandwidth, in the order of the sweep, also in the page") {
