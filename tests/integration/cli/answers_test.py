@@ -161,6 +161,16 @@ class Answers(unittest.TestCase):
         for field in ("step_ns", "lower_bound_ns", "channels", "limit"):
             self.assertEqual(planned[0][field], planned[1][field])
 
+    def test_factors_given_to_analyze_and_to_simulate_multiply(self):
+        sixteenth = self.write("slow.json", {"name": "hw", "deviceBytes": str(1 << 30), "localDdr":
+                                             {**tier(1 << 26), "read": link(10**9 // 16), "write": link(10**9 // 16)}})
+        self.analyze(training_graph("step", layers=4, op_ns=1000), self.hardware(localDdr=tier(1 << 30)),
+                     "--device-memory", "60%", "--ranks-per-node", "4")
+        words = ("simulate", self.plan, "-o", "json")
+        self.assertEqual(self.run_it(*words, "--ranks-per-node", "4").stdout,
+                         self.run_it(*words, "--hardware", sixteenth).stdout)
+        self.assertIn("in addition to those given to analyze", " ".join(self.run_it("simulate", "--help").stdout.split()))
+
     def test_ops_and_tensors_without_a_name_are_called_by_their_ids(self):
         page, trace = (os.path.join(self.folder, name) for name in ("page.html", "trace.json"))
         step = graph([weight(5, 100000), weight(6, 100000)], [op(7, [5]), op(8, [6])])

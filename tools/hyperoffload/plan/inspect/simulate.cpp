@@ -141,8 +141,8 @@ void add_simulate(Program& program) {
        "longest "
        "ago; layer-window fetches the next layer while one runs and drops what lies behind; "
        "g10-greedy plans by lifetime x size, and evicts and prefetches eagerly, as G10 does. "
-       "--bandwidth and --ranks-per-node change the schedule's own machine, or that of --hardware; "
-       "the plan stays as it is.",
+       "--bandwidth and --ranks-per-node change the schedule's own machine, in addition to those "
+       "given to analyze, or the machine of --hardware; the plan stays as it is.",
        {"hyperoffload simulate step.hos --policy on-demand-lru -o json",
         "hyperoffload simulate step.hos --bandwidth 1/2"},
        {{kExitDone, "simulated"}, {kExitInfeasible, "an op does not fit the schedule's budget"}}});
