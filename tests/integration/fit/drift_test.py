@@ -74,6 +74,8 @@ class Link:
     def __exit__(self, *_):
         self.daemon.terminate()
         self.daemon.wait()
+        # The kernel takes a namespace's devices away some time after its last process; the next link has the same name.
+        subprocess.run(["ip", "link", "del", "near"], check=False, capture_output=True)
         self.daemon.stdin.close()
         self.folder.cleanup()
 
