@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <stdexcept>
+#include <utility>
 
 #include "tests/support/cuda/fake_cuda.hpp"
 #include "tests/support/skip.hpp"
