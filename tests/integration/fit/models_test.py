@@ -6,10 +6,8 @@ Usage: see support.py.
 import unittest
 
 import support  # first: it finds PyTorch and the package
-import numpy
 import torch
 from torch import nn
-from torch import prod as imported
 from torch.nn import functional
 
 import hyperoffload
@@ -125,21 +123,6 @@ LOSSES = {
     "distances": lambda a, b: (torch.cdist(a, b, p=1) + torch.cdist(a, b, p=3)).mean()}
 
 
-# Operators whose gradients PyTorch gives by other formulas where a dispatch mode is.
-PRODUCTS = {
-    "all": lambda a, b: (1 + a.tanh() / 50 * b).prod(), "rows": lambda a, b: ((a.sigmoid() + 0.5).prod(1) * b[:, 0]).mean(),
-    "an imported function": lambda a, b: (imported(a.sigmoid() + 0.5, dim=0, keepdim=True) * b).mean(),
-    "a zero": lambda a, b: (a * (b > b.min())).prod(1).sum(), "zeros": lambda a, b: a.relu().prod(1).sum(),
-    "rows by a tensor": lambda a, b: (torch.prod(a.sigmoid() + 0.5, torch.tensor(1)) * b[:, 0]).mean(),
-    "cumulative": lambda a, b: (torch.cumprod(a.sigmoid() + 0.5, 1) * b).mean(),
-    "cumulative by numpy's number": lambda a, b: (torch.cumprod(a.sigmoid() + 0.5, numpy.int64(1)) * b).mean(),
-    "cumulative with zeros": lambda a, b: ((a + 1).relu().cumprod(dim=0) * b).mean()}
-
-
-def filled(a, b):
-    return (a.masked_fill(b < 0.3, a.mean()) * b).square().mean()
-
-
 def train(kind, pool=None):
     """Returns (losses, values of the model, run); run is None without a pool."""
     torch.manual_seed(3)
@@ -194,31 +177,6 @@ class Models(support.WithDaemon):
         for name, loss in LOSSES.items():
             with self.subTest(name):
                 self.check(regression(loss))
-
-    def test_gradients_of_products_have_the_bits_of_the_plain_run(self):
-        for name, loss in PRODUCTS.items():
-            with self.subTest(name):
-                self.check(regression(loss))
-        self.check(regression(filled), is_planned=False)  # its gradient takes as many values as were filled
-        self.assertIs(torch.prod, imported)
-
-    def test_transforms_of_functorch_find_products_of_other_tensors(self):
-        def products():
-            return [vmap(lambda row: (row * weight.prod()).sum())(rows), grad(lambda row: (row * weight.prod()).sum())(rows[0]),
-                    vmap(lambda row: row * torch.cumprod(weight, 0))(rows),
-                    vmap(lambda row: row.masked_fill(row < 0.5, weight[0]))(rows)]
-
-        try:
-            from torch.func import grad, vmap
-        except ImportError:  # PyTorch 1.13
-            from functorch import grad, vmap
-        model, rows = nn.Linear(4, 4), torch.rand(3, 4)
-        weight = nn.Parameter(torch.rand(4) + 0.5)
-        plain = products()
-        with hyperoffload.fit(model, torch.optim.SGD(model.parameters(), 0.1), device_memory="1MiB", pool=self.pool):
-            ours = products()
-        for one, other in zip(plain, ours, strict=True):
-            self.assertTrue(torch.equal(one, other))
 
 
 if __name__ == "__main__":

@@ -2,11 +2,12 @@
 
 import contextlib
 import multiprocessing.queues
+import sys
 
 import torch
 
 from .._torch.collectives import watch_hidden
-from .._torch.hooks import names_of, refuse_away, replace
+from .._torch.hooks import refuse_away, replace
 from .._torch.script import where
 from .._torch.step import storage_of, tensors_of
 from .saving import storages_in
@@ -22,6 +23,12 @@ _MOVERS = ("_share_fd_cpu_", "_share_filename_cpu_")
 _SAID_BYTES_MIN = 1 << 20
 
 
+def _names_of(function):
+    """(module, name) of all modules that have a function."""
+    return [(module, name) for module in list(sys.modules.values())
+            for name, value in list(getattr(module, "__dict__", {}).items()) if value is function]
+
+
 class Readers:
     """Stands before such functions until `stack` ends. replay_in_step(): the Replay if a step runs under its
     plan, else None. leave_step(cause) ends the plan's part in a step. say(text) tells a person something."""
@@ -34,7 +41,8 @@ class Readers:
             for name in names:
                 if hasattr(torch.Tensor, name):
                     replace(stack, torch.Tensor, name, around)
-        for module, name in names_of(torch._C._to_dlpack):
+        # Scripts import it by name: from torch.utils.dlpack import to_dlpack.
+        for module, name in _names_of(torch._C._to_dlpack):
             replace(stack, module, name, self._lending)
         for name in _MOVERS:
             replace(stack, torch.UntypedStorage, name, self._moving)

@@ -1,9 +1,7 @@
 """How a script's calls come to the package: a dispatch mode, and functions that are replaced."""
 
-import contextlib
 import functools
 import os
-import sys
 import threading
 import types
 
@@ -12,7 +10,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .._pool.library import Error
 from .dispatch import shorten
-from .formulas import AROUND
 from .interrupts import Guard
 from .script import where
 from .step import is_wrapper, local_of, storage_of, tensors_of
@@ -63,19 +60,11 @@ class Mode(TorchDispatchMode):
         self._explain = explain
         self._guard = guard or Guard()
         self._forks = _forks
-        self._replaced = contextlib.ExitStack()
 
     def __enter__(self):
         super().__enter__()
         shorten()
-        for name, around in AROUND.items():
-            for owner, attribute in ((torch.Tensor, name), *names_of(getattr(torch, name))):
-                replace(self._replaced, owner, attribute, around)
         return self
-
-    def __exit__(self, *error):
-        self._replaced.close()
-        return super().__exit__(*error)
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         if types and any(map(is_wrapper, types)):
@@ -135,12 +124,6 @@ def mode_of(device, call=None, explain=None, guard=None):
 
 def _alone(original, *args, **kwargs):
     return original(*args, **kwargs)
-
-
-def names_of(function):
-    """(module, name) of all modules that have a function: scripts import it by name."""
-    return [(module, name) for module in list(sys.modules.values())
-            for name, value in list(getattr(module, "__dict__", {}).items()) if value is function]
 
 
 def replace(stack, owner, attribute, around):
