@@ -14,6 +14,7 @@ namespace {
 
 using schedule::HomeTier;
 using schedule::Schedule;
+
 /// A plan that stalls for more than this part of its step does not wait for its ops alone.
 constexpr std::uint64_t kStallPart = 100;
 

@@ -165,7 +165,8 @@ typedef struct ho_connect_options {
                           others hold, before they end with HO_EXHAUSTED. The job keeps what it
                           has meanwhile. Two jobs that wait for each other both wait in vain.
                           A request for more memory than all nodes have, or for more flash than
-                          any node has, fails at once, unless a node is out of reach.
+                          any node has, fails at once, unless a node is out of reach;
+                          beside flash, for more memory than its node has.
                           0: they do not wait */
 } ho_connect_options;
 
