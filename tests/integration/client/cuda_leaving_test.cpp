@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "common/base/prng.hpp"
-#include "tests/integration/client/accelerator_jobs.hpp"
+#include "tests/integration/client/job_acts.hpp"
 #include "tests/integration/client/planned_job.hpp"
 #include "tests/integration/client/two_nodes.hpp"
 #include "tests/sim/job/random_schedule.hpp"

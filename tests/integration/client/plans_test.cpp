@@ -11,6 +11,7 @@
 
 #include "common/base/prng.hpp"
 #include "proto/files/convert.hpp"
+#include "tests/integration/client/job_acts.hpp"
 #include "tests/integration/client/planned_job.hpp"
 #include "tests/integration/client/two_nodes.hpp"
 #include "tests/sim/job/random_schedule.hpp"
@@ -21,6 +22,8 @@ namespace {
 
 using namespace ho;
 using B = test::ScheduleBuilder;
+using test::act;
+using test::analyzed;
 using test::connect_pool;
 using test::PlannedJob;
 using test::PoolHandle;
@@ -28,18 +31,6 @@ using test::TwoNodes;
 using Device = PlannedJob::Device;
 
 constexpr std::uint64_t kBytes = 64 << 10;
-
-/// A planned step of a random schedule, with a budget below its peak: values stay on the device
-/// between steps.
-schedule::Schedule analyzed(const schedule::Schedule& source, Prng& random) {
-  const Graph graph = test::graph_of(source);
-  const std::uint64_t peak = analyzer::peak_unmanaged_bytes(graph);
-  for (std::uint64_t budget = peak / 2 + random.below(peak / 4 + 1) + 256;; budget += peak / 8) {
-    const auto outcome = analyzer::analyze(graph, source.hardware, {budget, 64});
-    REQUIRE(outcome.ok());
-    if (const auto* plan = std::get_if<schedule::Schedule>(&*outcome)) return *plan;
-  }
-}
 
 /// Plans of one job, the one with the largest arena first.
 std::vector<schedule::Schedule> some_plans(Prng& random) {
@@ -50,31 +41,6 @@ std::vector<schedule::Schedule> some_plans(Prng& random) {
   std::sort(plans.begin(), plans.end(),
             [](const auto& a, const auto& b) { return a.arena_bytes > b.arena_bytes; });
   return plans;
-}
-
-/// Does random acts with a job.
-void act(PlannedJob& job, std::size_t plans, Prng& random, int acts) {
-  for (int i = 0; i < acts; ++i) {
-    const std::uint64_t what = random.below(12);
-    INFO("act " << i << ": " << what << " " << job.error());
-    const std::size_t which = random.below(plans);
-    switch (what) {
-      case 0: REQUIRE(job.sync_and_compare() == HO_OK); break;
-      case 1: REQUIRE(job.compare_some(random) == HO_OK); break;
-      case 2: REQUIRE(job.write_some(random) == HO_OK); break;
-      case 3: {
-        const auto left =
-            static_cast<std::uint32_t>(random.below(ho_position_count(job.plan(which)) + 1));
-        REQUIRE(job.run_and_leave(left, which) == HO_OK);
-        break;
-      }
-      default: REQUIRE(job.run(1 + random.below(3), which) == HO_OK);
-    }
-    REQUIRE(job.wrong() == "");
-  }
-  REQUIRE(job.sync_and_compare() == HO_OK);
-  REQUIRE(job.wrong() == "");
-  REQUIRE(job.host().wrong() == "");
 }
 
 std::uint64_t runs(const PlannedJob& job) {

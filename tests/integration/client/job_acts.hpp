@@ -15,7 +15,7 @@
 #include "tests/support/schedule_builder.hpp"
 #include "tools/analyzer/analyzer.hpp"
 
-// Schedules for jobs whose device memory is an accelerator's, and what such jobs do.
+// Schedules for jobs, some of them with an accelerator, and what such jobs do.
 namespace ho::test {
 
 /// A planned step of a random schedule, with a budget below its peak: values stay on the device
@@ -71,6 +71,7 @@ inline void act(PlannedJob& job, std::size_t plans, Prng& random, int acts) {
   }
   REQUIRE(job.sync_and_compare() == HO_OK);
   REQUIRE(job.wrong() == "");
+  REQUIRE(job.host().wrong() == "");
 }
 
 inline constexpr std::uint64_t kPassingBytes = 256 << 10;
