@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "common/base/log.hpp"
-#include "common/base/random.hpp"
 #include "common/base/units.hpp"
+#include "common/system/random.hpp"
 #include "daemon/tier/flash/device/cipher/cipher_device.hpp"
 #include "daemon/tier/flash/device/uring/uring_device.hpp"
 

@@ -11,11 +11,11 @@
 #include <utility>
 
 #include "common/base/clock.hpp"
-#include "common/base/json.hpp"
 #include "common/base/log.hpp"
-#include "common/base/standard_streams.hpp"
 #include "common/cli/help.hpp"
 #include "common/cli/program.hpp"
+#include "common/system/standard_streams.hpp"
+#include "common/text/json.hpp"
 #include "daemon/control/access.hpp"
 #include "daemon/control/service.hpp"
 #include "daemon/journal.hpp"

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "common/base/log.hpp"
-#include "common/base/numa.hpp"
 #include "common/base/units.hpp"
+#include "common/system/numa.hpp"
 
 namespace ho::daemon {
 

@@ -17,9 +17,9 @@
 
 #include "common/base/check.hpp"
 #include "common/base/log.hpp"
-#include "common/base/random.hpp"
 #include "common/base/tally.hpp"
 #include "common/base/units.hpp"
+#include "common/system/random.hpp"
 #include "common/tls/context.hpp"
 #include "daemon/blocks/block_store.hpp"
 #include "daemon/control/listener.hpp"

@@ -7,7 +7,7 @@
 
 #include "client/api/c_handles.hpp"
 #include "client/include/hyperoffload/hyperoffload.h"
-#include "common/base/split_text.hpp"
+#include "common/text/split_text.hpp"
 #include "common/transport/driver_names.hpp"
 
 namespace {

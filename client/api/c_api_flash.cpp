@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "client/api/c_handles.hpp"
-#include "common/base/split_text.hpp"
+#include "common/text/split_text.hpp"
 
 namespace {
 

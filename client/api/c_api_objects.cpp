@@ -11,9 +11,9 @@
 #include "client/objects/relays.hpp"
 #include "client/objects/subscriber.hpp"
 #include "client/objects/tiles.hpp"
-#include "common/base/json.hpp"
-#include "common/base/random.hpp"
 #include "common/layout/mesh.hpp"
+#include "common/system/random.hpp"
+#include "common/text/json.hpp"
 
 namespace ho::client::c_api {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "client/api/c_handles.hpp"
-#include "common/base/json.hpp"
+#include "common/text/json.hpp"
 #include "proto/files/convert.hpp"
 #include "proto/files/file.hpp"
 

@@ -23,8 +23,8 @@
 #include "client/replay/runtime.hpp"
 #include "common/base/clock.hpp"
 #include "common/base/log.hpp"
-#include "common/base/utf8.hpp"
 #include "common/model/check_graph.hpp"
+#include "common/text/utf8.hpp"
 
 // The types behind the C ABI's handles, and how its functions report failures. For c_api*.cpp only.
 

@@ -20,7 +20,7 @@
 #include "client/transfer/transfer_source.hpp"
 #include "common/base/clock.hpp"
 #include "common/base/result.hpp"
-#include "common/base/unique_fd.hpp"
+#include "common/system/unique_fd.hpp"
 
 namespace ho::client {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "common/base/signals.hpp"
+#include "common/system/signals.hpp"
 
 namespace ho::client {
 

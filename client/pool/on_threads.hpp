@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "common/base/signals.hpp"
+#include "common/system/signals.hpp"
 
 namespace ho::client {
 

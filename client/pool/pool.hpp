@@ -21,8 +21,8 @@
 #include "client/transfer/engine.hpp"
 #include "client/transfer/transfer.hpp"
 #include "common/base/clock.hpp"
-#include "common/base/numa.hpp"
 #include "common/base/result.hpp"
+#include "common/system/numa.hpp"
 
 namespace ho::client {
 

@@ -9,7 +9,7 @@
 #include "client/pool/on_threads.hpp"
 #include "client/pool/session_rules.hpp"
 #include "common/base/log.hpp"
-#include "common/base/random.hpp"
+#include "common/system/random.hpp"
 
 namespace ho::client {
 namespace {

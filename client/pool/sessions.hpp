@@ -21,9 +21,9 @@
 #include "client/transfer/node_fault.hpp"
 #include "common/base/clock.hpp"
 #include "common/base/grow_only.hpp"
-#include "common/base/numa.hpp"
 #include "common/base/result.hpp"
 #include "common/base/shared_slot.hpp"
+#include "common/system/numa.hpp"
 #include "proto/control/control_client.hpp"
 
 namespace ho::client {

@@ -9,7 +9,7 @@
 
 #include "common/base/check.hpp"
 #include "common/base/log.hpp"
-#include "common/base/signals.hpp"
+#include "common/system/signals.hpp"
 
 namespace ho::client {
 namespace {

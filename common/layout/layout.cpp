@@ -5,8 +5,8 @@
 #include <string>
 
 #include "common/base/check.hpp"
-#include "common/base/split_text.hpp"
 #include "common/layout/words.hpp"
+#include "common/text/split_text.hpp"
 
 namespace ho::layout {
 

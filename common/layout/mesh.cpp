@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
-#include "common/base/split_text.hpp"
 #include "common/layout/words.hpp"
+#include "common/text/split_text.hpp"
 
 namespace ho::layout {
 

@@ -11,7 +11,7 @@
 #include <memory>
 #include <set>
 
-#include "common/base/unique_fd.hpp"
+#include "common/system/unique_fd.hpp"
 
 namespace ho::net {
 namespace {

@@ -11,8 +11,8 @@
 
 #include "common/base/error.hpp"
 #include "common/base/result.hpp"
-#include "common/base/unique_fd.hpp"
 #include "common/net/address.hpp"
+#include "common/system/unique_fd.hpp"
 #include "common/tls/session.hpp"
 
 namespace ho::net {

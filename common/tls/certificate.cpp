@@ -15,7 +15,7 @@
 #include <cstring>
 #include <ctime>
 
-#include "common/base/unique_fd.hpp"
+#include "common/system/unique_fd.hpp"
 #include "common/tls/openssl.hpp"
 
 namespace ho::tls {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "common/base/split_text.hpp"
+#include "common/text/split_text.hpp"
 
 namespace ho::transport {
 

@@ -14,9 +14,9 @@
 #include "common/base/counters.hpp"
 #include "common/base/result.hpp"
 #include "common/base/strong.hpp"
-#include "common/base/unique_fd.hpp"
 #include "common/model/address.hpp"
 #include "common/model/op.hpp"
+#include "common/system/unique_fd.hpp"
 
 namespace ho::transport {
 

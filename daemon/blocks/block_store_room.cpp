@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "common/base/check.hpp"
-#include "common/base/random.hpp"
+#include "common/system/random.hpp"
 #include "daemon/blocks/block_store.hpp"
 
 namespace ho::daemon {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "common/base/check.hpp"
-#include "common/base/utf8.hpp"
+#include "common/text/utf8.hpp"
 
 namespace ho::daemon {
 

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "common/base/result.hpp"
-#include "common/base/unique_fd.hpp"
+#include "common/system/unique_fd.hpp"
 #include "proto/config/config.hpp"
 
 namespace ho::daemon {

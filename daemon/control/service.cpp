@@ -10,8 +10,8 @@
 
 #include "common/base/check.hpp"
 #include "common/base/log.hpp"
-#include "common/base/random.hpp"
 #include "common/base/units.hpp"
+#include "common/system/random.hpp"
 #include "daemon/blocks/block_store.hpp"
 #include "proto/control/progress_message.hpp"
 #include "proto/control/segment_message.hpp"

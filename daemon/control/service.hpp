@@ -13,7 +13,7 @@
 
 #include "common/base/clock.hpp"
 #include "common/base/tally.hpp"
-#include "common/base/unique_fd.hpp"
+#include "common/system/unique_fd.hpp"
 #include "common/tls/certificate.hpp"
 #include "common/transport/traffic.hpp"
 #include "common/transport/transport.hpp"

@@ -14,7 +14,7 @@
 
 #include "common/base/clock.hpp"
 #include "common/base/result.hpp"
-#include "common/base/unique_fd.hpp"
+#include "common/system/unique_fd.hpp"
 #include "common/transport/target.hpp"
 
 namespace ho::daemon {

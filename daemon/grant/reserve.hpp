@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "common/base/clock.hpp"
-#include "common/base/numa.hpp"
 #include "common/base/result.hpp"
+#include "common/system/numa.hpp"
 #include "daemon/keep/keeper.hpp"
 #include "daemon/pool/pool.hpp"
 #include "daemon/tier/ddr/segment_maker.hpp"

@@ -8,8 +8,8 @@
 
 #include "common/base/check.hpp"
 #include "common/base/log.hpp"
-#include "common/base/random.hpp"
 #include "common/base/units.hpp"
+#include "common/system/random.hpp"
 
 namespace ho::daemon {
 

@@ -11,7 +11,7 @@
 
 #include "common/base/clock.hpp"
 #include "common/base/result.hpp"
-#include "common/base/unique_fd.hpp"
+#include "common/system/unique_fd.hpp"
 #include "daemon/keep/fd_store.hpp"
 #include "daemon/keep/manifest.hpp"
 

@@ -10,9 +10,9 @@
 #include <variant>
 
 #include "common/base/clock.hpp"
-#include "common/base/numa.hpp"
 #include "common/base/result.hpp"
 #include "common/model/address.hpp"
+#include "common/system/numa.hpp"
 #include "common/transport/transport.hpp"
 #include "daemon/pool/pool.hpp"
 #include "daemon/tier/ddr/segment_memory.hpp"

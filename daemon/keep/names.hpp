@@ -8,8 +8,8 @@
 #include <string>
 #include <string_view>
 
-#include "common/base/numa.hpp"
 #include "common/model/address.hpp"
+#include "common/system/numa.hpp"
 
 // How descriptors are called in the store, and how their files are sealed. Short: all names
 // together pass in one variable of the environment.

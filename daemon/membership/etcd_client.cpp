@@ -10,7 +10,7 @@
 
 #include "common/base/check.hpp"
 #include "common/base/units.hpp"
-#include "common/base/utf8.hpp"
+#include "common/text/utf8.hpp"
 
 namespace ho::daemon {
 

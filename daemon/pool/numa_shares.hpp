@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "common/base/numa.hpp"
 #include "common/base/result.hpp"
+#include "common/system/numa.hpp"
 
 namespace ho::daemon {
 

@@ -17,7 +17,7 @@
 #include <utility>
 
 #include "common/base/check.hpp"
-#include "common/base/unique_fd.hpp"
+#include "common/system/unique_fd.hpp"
 #include "proto/control/control_address.hpp"
 
 namespace ho::daemon {

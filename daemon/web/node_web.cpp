@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/base/json.hpp"
+#include "common/text/json.hpp"
 #include "daemon/tier/flash/store/flash_loop.hpp"
 #include "daemon/web/page.hpp"
 #include "proto/control/status_json.hpp"

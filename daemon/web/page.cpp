@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "common/base/random.hpp"
+#include "common/system/random.hpp"
 
 namespace ho::daemon {
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "common/base/log.hpp"
-#include "common/base/signals.hpp"
+#include "common/system/signals.hpp"
 
 namespace ho::daemon {
 

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "common/base/log.hpp"
-#include "common/base/numa.hpp"
 #include "common/base/result.hpp"
 #include "common/base/units.hpp"
 #include "common/model/address.hpp"
+#include "common/system/numa.hpp"
 #include "common/tls/certificate.hpp"
 #include "proto/control/control_values.hpp"
 

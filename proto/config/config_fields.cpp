@@ -6,7 +6,7 @@
 
 #include <set>
 
-#include "common/base/utf8.hpp"
+#include "common/text/utf8.hpp"
 
 namespace ho {
 

@@ -17,7 +17,7 @@
 #include <memory>
 #include <thread>
 
-#include "common/base/signals.hpp"
+#include "common/system/signals.hpp"
 
 namespace ho {
 

@@ -7,7 +7,7 @@
 #include <asio/post.hpp>
 
 #include "common/base/check.hpp"
-#include "common/base/signals.hpp"
+#include "common/system/signals.hpp"
 #include "common/tls/context.hpp"
 #include "proto/control/control_address.hpp"
 

@@ -8,11 +8,11 @@
 #include <string_view>
 #include <vector>
 
-#include "common/base/numa.hpp"
-#include "common/base/unique_fd.hpp"
 #include "common/base/units.hpp"
 #include "common/model/address.hpp"
 #include "common/model/stage_direction.hpp"
+#include "common/system/numa.hpp"
+#include "common/system/unique_fd.hpp"
 #include "common/transport/transport.hpp"
 
 namespace ho {

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "common/base/result.hpp"
-#include "common/base/unique_fd.hpp"
+#include "common/system/unique_fd.hpp"
 #include "common/tls/session.hpp"
 #include "proto/control/frame.hpp"
 

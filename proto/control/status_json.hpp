@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "common/base/json.hpp"
+#include "common/text/json.hpp"
 #include "proto/control/control_values.hpp"
 
 namespace ho {

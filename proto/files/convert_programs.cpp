@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "common/base/units.hpp"
-#include "common/base/utf8.hpp"
+#include "common/text/utf8.hpp"
 #include "proto/files/convert.hpp"
 #include "proto/files/file.hpp"
 #include "proto/files/message.hpp"

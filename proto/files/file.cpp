@@ -10,8 +10,8 @@
 #include <filesystem>
 #include <system_error>
 
-#include "common/base/signals.hpp"
-#include "common/base/unique_fd.hpp"
+#include "common/system/signals.hpp"
+#include "common/system/unique_fd.hpp"
 
 namespace ho {
 

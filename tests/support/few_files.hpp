@@ -6,7 +6,7 @@
 #include <stdexcept>
 
 #include "common/base/check.hpp"
-#include "common/base/unique_fd.hpp"
+#include "common/system/unique_fd.hpp"
 #include "tests/support/seeds.hpp"
 
 namespace ho::test {

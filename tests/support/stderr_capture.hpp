@@ -7,7 +7,7 @@
 #include <string>
 
 #include "common/base/check.hpp"
-#include "common/base/unique_fd.hpp"
+#include "common/system/unique_fd.hpp"
 
 namespace ho::test {
 

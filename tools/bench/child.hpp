@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "common/base/result.hpp"
-#include "common/base/unique_fd.hpp"
+#include "common/system/unique_fd.hpp"
 
 namespace ho::bench {
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "common/base/result.hpp"
-#include "common/base/unique_fd.hpp"
+#include "common/system/unique_fd.hpp"
 #include "common/transport/target.hpp"
 #include "common/transport/transport.hpp"
 #include "common/transport/ucx/loader/ucx_module.hpp"

@@ -5,9 +5,9 @@
 #include <memory>
 #include <numeric>
 
-#include "common/base/json.hpp"
 #include "common/base/units.hpp"
 #include "common/cli/layout.hpp"
+#include "common/text/json.hpp"
 #include "tools/compare/cached_passes.hpp"
 #include "tools/compare/record.hpp"
 #include "tools/compare/resident_passes.hpp"

@@ -2,13 +2,13 @@
 #include <optional>
 #include <string>
 
-#include "common/base/standard_streams.hpp"
 #include "common/base/units.hpp"
 #include "common/cli/help.hpp"
 #include "common/cli/layout.hpp"
 #include "common/cli/program.hpp"
 #include "common/cli/stop.hpp"
 #include "common/cli/values.hpp"
+#include "common/system/standard_streams.hpp"
 #include "proto/files/convert.hpp"
 #include "tools/compare/compare.hpp"
 #include "tools/compare/compare_generation.hpp"

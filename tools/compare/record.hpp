@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "common/base/json.hpp"
+#include "common/text/json.hpp"
 
 namespace ho::gpt {
 

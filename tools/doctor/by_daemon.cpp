@@ -12,7 +12,7 @@
 #include <csignal>
 
 #include "common/base/clock.hpp"
-#include "common/base/unique_fd.hpp"
+#include "common/system/unique_fd.hpp"
 #include "common/transport/loader/own_files.hpp"
 
 namespace ho::doctor {

@@ -13,7 +13,7 @@
 #include <string>
 #include <system_error>
 
-#include "common/base/unique_fd.hpp"
+#include "common/system/unique_fd.hpp"
 
 namespace ho::doctor {
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "common/base/json.hpp"
 #include "common/cli/layout.hpp"
+#include "common/text/json.hpp"
 #include "common/tls/authority.hpp"
 #include "common/tls/context.hpp"
 #include "tools/hyperoffload/command.hpp"

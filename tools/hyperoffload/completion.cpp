@@ -1,8 +1,8 @@
 #include <memory>
 #include <string>
 
-#include "common/base/json.hpp"
 #include "common/cli/completion.hpp"
+#include "common/text/json.hpp"
 #include "tools/hyperoffload/command.hpp"
 
 namespace ho::cli {

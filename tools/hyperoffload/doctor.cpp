@@ -2,8 +2,8 @@
 #include <string>
 #include <vector>
 
-#include "common/base/json.hpp"
 #include "common/cli/layout.hpp"
+#include "common/text/json.hpp"
 #include "proto/config/config.hpp"
 #include "tools/doctor/by_daemon.hpp"
 #include "tools/doctor/certificates.hpp"

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "common/base/error.hpp"
-#include "common/base/json.hpp"
 #include "common/cli/layout.hpp"
 #include "common/cli/nearest.hpp"
+#include "common/text/json.hpp"
 #include "tools/hyperoffload/command.hpp"
 
 namespace ho::cli {

@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "common/base/standard_streams.hpp"
+#include "common/system/standard_streams.hpp"
 #include "tools/hyperoffload/command.hpp"
 
 namespace {

@@ -6,9 +6,9 @@
 #include <string_view>
 #include <utility>
 
-#include "common/base/json.hpp"
 #include "common/base/units.hpp"
 #include "common/model/check_graph.hpp"
+#include "common/text/json.hpp"
 #include "tools/analyzer/limit.hpp"
 #include "tools/analyzer/problem/liveness.hpp"
 #include "tools/analyzer/problem/planned_step.hpp"

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "common/base/json.hpp"
 #include "common/model/check_graph.hpp"
+#include "common/text/json.hpp"
 
 namespace ho::analyzer {
 

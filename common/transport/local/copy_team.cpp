@@ -11,8 +11,8 @@
 
 #include "common/base/check.hpp"
 #include "common/base/log.hpp"
-#include "common/base/memory_guard.hpp"
-#include "common/base/signals.hpp"
+#include "common/system/memory_guard.hpp"
+#include "common/system/signals.hpp"
 #include "common/transport/local/copy.hpp"
 
 namespace ho::transport {

@@ -1,7 +1,7 @@
 #include <string>
 #include <unordered_set>
 
-#include "common/base/random.hpp"
+#include "common/system/random.hpp"
 #include "common/transport/local/local_transport.hpp"
 
 namespace ho::transport {

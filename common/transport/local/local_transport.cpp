@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "common/base/check.hpp"
-#include "common/base/memory_guard.hpp"
 #include "common/base/units.hpp"
+#include "common/system/memory_guard.hpp"
 #include "common/transport/local/copy.hpp"
 #include "common/transport/local/copy_team.hpp"
 

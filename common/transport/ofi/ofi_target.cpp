@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "common/base/log.hpp"
-#include "common/base/random.hpp"
-#include "common/base/unique_fd.hpp"
+#include "common/system/random.hpp"
+#include "common/system/unique_fd.hpp"
 #include "common/transport/ofi/alias.hpp"
 #include "common/transport/ofi/endpoint.hpp"
 #include "common/transport/ofi/ofi_transport.hpp"

@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "common/base/check.hpp"
-#include "common/base/split_text.hpp"
+#include "common/text/split_text.hpp"
 #include "common/transport/wire_text.hpp"
 
 namespace ho::transport {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "common/base/clock.hpp"
-#include "common/base/unique_fd.hpp"
 #include "common/net/stream.hpp"
+#include "common/system/unique_fd.hpp"
 #include "common/transport/tcp/check.hpp"
 #include "common/transport/tcp/frames.hpp"
 #include "common/transport/tcp/link_turns.hpp"

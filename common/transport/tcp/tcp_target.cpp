@@ -19,10 +19,10 @@
 
 #include "common/base/check.hpp"
 #include "common/base/clock.hpp"
-#include "common/base/unique_fd.hpp"
 #include "common/base/units.hpp"
 #include "common/net/address.hpp"
 #include "common/net/stream.hpp"
+#include "common/system/unique_fd.hpp"
 #include "common/transport/tcp/connection.hpp"
 #include "common/transport/tcp/rail_links.hpp"
 #include "common/transport/tcp/tcp_transport.hpp"

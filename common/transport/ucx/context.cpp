@@ -13,7 +13,7 @@
 
 #include "common/base/check.hpp"
 #include "common/base/log.hpp"
-#include "common/base/split_text.hpp"
+#include "common/text/split_text.hpp"
 #include "common/transport/striping/rail.hpp"
 #include "common/transport/ucx/loader/rdma_devices.hpp"
 #include "common/transport/ucx/ucx_transport.hpp"

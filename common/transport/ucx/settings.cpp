@@ -4,7 +4,7 @@
 #include <set>
 #include <string_view>
 
-#include "common/base/split_text.hpp"
+#include "common/text/split_text.hpp"
 
 namespace ho::transport {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "common/base/check.hpp"
 #include "common/base/log.hpp"
-#include "common/base/unique_fd.hpp"
+#include "common/system/unique_fd.hpp"
 #include "common/transport/ucx/context.hpp"
 #include "common/transport/ucx/ucx_transport.hpp"
 #include "common/transport/ucx/wire.hpp"

@@ -7,7 +7,7 @@
 
 #include "common/base/check.hpp"
 #include "common/base/checksum.hpp"
-#include "common/base/split_text.hpp"
+#include "common/text/split_text.hpp"
 #include "common/transport/striping/rail.hpp"
 #include "common/transport/wire_text.hpp"
 

@@ -7,10 +7,10 @@
 #include <span>
 #include <string_view>
 
-#include "common/base/numa.hpp"
 #include "common/base/result.hpp"
-#include "common/base/unique_fd.hpp"
 #include "common/base/units.hpp"
+#include "common/system/numa.hpp"
+#include "common/system/unique_fd.hpp"
 #include "common/transport/transport.hpp"
 
 namespace ho::daemon {

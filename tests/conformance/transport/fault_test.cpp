@@ -11,7 +11,7 @@
 
 #include "common/base/checksum.hpp"
 #include "common/base/prng.hpp"
-#include "common/base/unique_fd.hpp"
+#include "common/system/unique_fd.hpp"
 #include "tests/conformance/transport/rig.hpp"
 #include "tests/support/patience.hpp"
 

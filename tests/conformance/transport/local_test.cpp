@@ -8,9 +8,9 @@
 #include <thread>
 #include <vector>
 
-#include "common/base/memory_guard.hpp"
 #include "common/base/prng.hpp"
-#include "common/base/unique_fd.hpp"
+#include "common/system/memory_guard.hpp"
+#include "common/system/unique_fd.hpp"
 #include "common/transport/local/copy.hpp"
 #include "common/transport/local/copy_team.hpp"
 #include "common/transport/local/local_transport.hpp"

@@ -16,7 +16,7 @@
 
 #include "common/base/checksum.hpp"
 #include "common/base/prng.hpp"
-#include "common/base/unique_fd.hpp"
+#include "common/system/unique_fd.hpp"
 #include "common/transport/ofi/ofi_transport.hpp"
 #include "common/transport/ofi/wire.hpp"
 #include "tests/conformance/transport/rail_sockets.hpp"

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "common/base/unique_fd.hpp"
+#include "common/system/unique_fd.hpp"
 #include "common/transport/tcp/wire.hpp"
 #include "tests/conformance/transport/rail_sockets.hpp"
 #include "tests/conformance/transport/rig.hpp"

@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "common/base/clock.hpp"
-#include "common/base/unique_fd.hpp"
 #include "common/base/units.hpp"
 #include "common/net/address.hpp"
+#include "common/system/unique_fd.hpp"
 #include "common/transport/tcp/tcp_transport.hpp"
 #include "common/transport/tcp/wire.hpp"
 #include "tests/conformance/transport/tcp_peer.hpp"

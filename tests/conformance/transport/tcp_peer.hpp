@@ -16,8 +16,8 @@
 
 #include "common/base/clock.hpp"
 #include "common/base/tally.hpp"
-#include "common/base/unique_fd.hpp"
 #include "common/net/address.hpp"
+#include "common/system/unique_fd.hpp"
 #include "common/transport/tcp/tcp_transport.hpp"
 #include "common/transport/tcp/wire.hpp"
 

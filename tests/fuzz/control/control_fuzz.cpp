@@ -16,8 +16,8 @@
 
 #include "common/base/check.hpp"
 #include "common/base/log.hpp"
-#include "common/base/unique_fd.hpp"
 #include "common/base/units.hpp"
+#include "common/system/unique_fd.hpp"
 #include "common/transport/local/local_transport.hpp"
 #include "daemon/control/service.hpp"
 #include "daemon/tier/flash/device/uring/uring_device.hpp"

@@ -16,8 +16,8 @@
 
 #include "common/base/check.hpp"
 #include "common/base/clock.hpp"
-#include "common/base/unique_fd.hpp"
 #include "common/net/stream.hpp"
+#include "common/system/unique_fd.hpp"
 #include "common/transport/tcp/connection.hpp"
 
 namespace {

@@ -14,7 +14,7 @@
 
 #include "common/base/prng.hpp"
 #include "proto/files/convert.hpp"
-#include "tests/integration/client/planned_job.hpp"
+#include "tests/integration/client/steps/planned_job.hpp"
 #include "tests/integration/client/two_nodes.hpp"
 #include "tests/sim/job/random_schedule.hpp"
 #include "tests/support/few_files.hpp"

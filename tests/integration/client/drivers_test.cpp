@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "common/base/unique_fd.hpp"
+#include "common/system/unique_fd.hpp"
 #include "tests/integration/client/two_nodes.hpp"
 
 namespace ho::test {

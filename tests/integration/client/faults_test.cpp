@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "common/base/prng.hpp"
-#include "tests/integration/client/planned_job.hpp"
+#include "tests/integration/client/steps/planned_job.hpp"
 #include "tests/integration/client/two_nodes.hpp"
 #include "tests/sim/job/random_schedule.hpp"
 #include "tests/support/patience.hpp"

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "common/base/numa.hpp"
 #include "common/base/prng.hpp"
+#include "common/system/numa.hpp"
 #include "proto/files/convert.hpp"
 #include "tests/integration/client/two_nodes.hpp"
 #include "tests/sim/job/random_schedule.hpp"

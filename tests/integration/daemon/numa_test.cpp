@@ -12,7 +12,7 @@
 #include <future>
 #include <string>
 
-#include "common/base/numa.hpp"
+#include "common/system/numa.hpp"
 #include "tests/integration/daemon/daemon_process.hpp"
 
 namespace ho::test {

@@ -13,7 +13,7 @@
 
 #include "common/base/units.hpp"
 #include "proto/files/convert.hpp"
-#include "tests/integration/client/planned_job.hpp"
+#include "tests/integration/client/steps/planned_job.hpp"
 #include "tests/integration/client/two_nodes.hpp"
 #include "tests/integration/faults/caller.hpp"
 #include "tests/integration/faults/job.hpp"

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "common/base/prng.hpp"
-#include "common/base/unique_fd.hpp"
 #include "common/base/units.hpp"
 #include "common/net/address.hpp"
+#include "common/system/unique_fd.hpp"
 #include "common/transport/local/local_transport.hpp"
 #include "common/transport/tcp/tcp_transport.hpp"
 #include "common/transport/tcp/wire.hpp"

@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "common/base/unique_fd.hpp"
+#include "common/system/unique_fd.hpp"
 #include "daemon/tier/flash/device/uring/uring_device.hpp"
 #include "tests/integration/flash/real_devices.hpp"
 #include "tests/integration/flash/staging_client.hpp"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "common/base/unique_fd.hpp"
+#include "common/system/unique_fd.hpp"
 #include "daemon/tier/flash/device/uring/uring_device.hpp"
 #include "daemon/tier/flash/store/extent_store.hpp"
 #include "tests/support/temp_folder.hpp"

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "common/base/unique_fd.hpp"
+#include "common/system/unique_fd.hpp"
 
 namespace ho::test {
 

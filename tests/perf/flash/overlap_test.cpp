@@ -3,7 +3,7 @@
 #include <iostream>
 #include <vector>
 
-#include "tests/integration/client/planned_job.hpp"
+#include "tests/integration/client/steps/planned_job.hpp"
 #include "tests/integration/client/two_nodes.hpp"
 #include "tests/integration/flash/staging_client.hpp"
 #include "tests/support/skip.hpp"

@@ -16,10 +16,10 @@
 #include "common/base/log.hpp"
 #include "common/base/prng.hpp"
 #include "common/base/result.hpp"
-#include "common/base/split_text.hpp"
 #include "common/base/strong.hpp"
-#include "common/base/unique_fd.hpp"
 #include "common/base/units.hpp"
+#include "common/system/unique_fd.hpp"
+#include "common/text/split_text.hpp"
 #include "tests/support/stderr_capture.hpp"
 
 namespace ho::test {

@@ -1,4 +1,4 @@
-#include "common/base/memory_guard.hpp"
+#include "common/system/memory_guard.hpp"
 
 #include <signal.h>
 #include <sys/mman.h>
@@ -10,8 +10,8 @@
 #include <cstring>
 #include <vector>
 
-#include "common/base/unique_fd.hpp"
 #include "common/base/units.hpp"
+#include "common/system/unique_fd.hpp"
 
 namespace ho::test {
 namespace {

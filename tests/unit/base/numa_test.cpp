@@ -1,4 +1,4 @@
-#include "common/base/numa.hpp"
+#include "common/system/numa.hpp"
 
 #include <sys/mman.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "common/base/json.hpp"
+#include "common/text/json.hpp"
 
 #include <catch2/catch.hpp>
 #include <limits>

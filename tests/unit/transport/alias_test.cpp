@@ -9,8 +9,8 @@
 #include <catch2/catch.hpp>
 #include <cstring>
 
-#include "common/base/unique_fd.hpp"
 #include "common/base/units.hpp"
+#include "common/system/unique_fd.hpp"
 #include "tests/support/core_dump.hpp"
 
 namespace ho::transport {

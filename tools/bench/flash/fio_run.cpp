@@ -11,7 +11,7 @@
 #include <cstdlib>
 #include <vector>
 
-#include "common/base/unique_fd.hpp"
+#include "common/system/unique_fd.hpp"
 
 namespace ho::bench {
 

@@ -14,8 +14,8 @@
 
 #include "common/base/check.hpp"
 #include "common/base/prng.hpp"
-#include "common/base/random.hpp"
-#include "common/base/unique_fd.hpp"
+#include "common/system/random.hpp"
+#include "common/system/unique_fd.hpp"
 #include "daemon/tier/flash/device/uring/uring_device.hpp"
 #include "daemon/tier/flash/store/extent_store.hpp"
 #include "tools/bench/flash/fio_run.hpp"

@@ -1,9 +1,9 @@
 #include <utility>
 
-#include "common/base/json.hpp"
 #include "common/base/units.hpp"
 #include "common/cli/help.hpp"
 #include "common/cli/layout.hpp"
+#include "common/text/json.hpp"
 #include "tools/examples/gpt/commands.hpp"
 #include "tools/examples/gpt/generation_arguments.hpp"
 #include "tools/examples/gpt/kernels.hpp"

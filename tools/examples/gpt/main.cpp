@@ -3,9 +3,9 @@
 #include <chrono>
 #include <thread>
 
-#include "common/base/standard_streams.hpp"
 #include "common/base/units.hpp"
 #include "common/cli/stop.hpp"
+#include "common/system/standard_streams.hpp"
 #include "tools/bench/pool/profile.hpp"
 #include "tools/examples/gpt/commands.hpp"
 

@@ -3,11 +3,11 @@
 #include <optional>
 
 #include "common/base/clock.hpp"
-#include "common/base/json.hpp"
 #include "common/base/units.hpp"
 #include "common/cli/help.hpp"
 #include "common/cli/layout.hpp"
 #include "common/cli/values.hpp"
+#include "common/text/json.hpp"
 #include "proto/files/convert.hpp"
 #include "tools/analyzer/analyzer.hpp"
 #include "tools/examples/gpt/arena.hpp"

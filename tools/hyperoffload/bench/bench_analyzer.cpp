@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "common/base/json.hpp"
 #include "common/base/units.hpp"
 #include "common/cli/layout.hpp"
+#include "common/text/json.hpp"
 #include "tools/analyzer/analyzer.hpp"
 #include "tools/bench/environment.hpp"
 #include "tools/hyperoffload/command.hpp"

@@ -1,8 +1,8 @@
 #include <string>
 
-#include "common/base/json.hpp"
 #include "common/base/units.hpp"
 #include "common/cli/layout.hpp"
+#include "common/text/json.hpp"
 #include "tools/bench/environment.hpp"
 #include "tools/bench/flash/flash_bench.hpp"
 #include "tools/hyperoffload/bench/figures.hpp"

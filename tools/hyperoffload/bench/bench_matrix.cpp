@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "client/pool/paths/path_finder.hpp"
-#include "common/base/json.hpp"
 #include "common/base/units.hpp"
 #include "common/cli/layout.hpp"
+#include "common/text/json.hpp"
 #include "common/transport/driver_names.hpp"
 #include "proto/files/convert.hpp"
 #include "tools/bench/environment.hpp"

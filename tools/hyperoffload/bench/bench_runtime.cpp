@@ -8,10 +8,10 @@
 
 #include "client/transfer/ticks.hpp"
 #include "common/base/check.hpp"
-#include "common/base/json.hpp"
 #include "common/base/units.hpp"
 #include "common/cli/layout.hpp"
 #include "common/schedule/schedule.hpp"
+#include "common/text/json.hpp"
 #include "proto/files/convert.hpp"
 #include "tools/bench/environment.hpp"
 #include "tools/bench/own_daemon.hpp"

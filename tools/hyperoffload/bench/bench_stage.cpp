@@ -3,9 +3,9 @@
 #include <fstream>
 #include <string>
 
-#include "common/base/json.hpp"
 #include "common/base/units.hpp"
 #include "common/cli/layout.hpp"
+#include "common/text/json.hpp"
 #include "tools/bench/environment.hpp"
 #include "tools/bench/leftover.hpp"
 #include "tools/bench/own_daemon.hpp"

@@ -1,9 +1,9 @@
 #include <map>
 #include <string>
 
-#include "common/base/json.hpp"
 #include "common/base/units.hpp"
 #include "common/cli/layout.hpp"
+#include "common/text/json.hpp"
 #include "tools/bench/environment.hpp"
 #include "tools/bench/pool/pool_bench.hpp"
 #include "tools/bench/pool/profile.hpp"

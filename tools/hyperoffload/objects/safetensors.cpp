@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "common/base/check.hpp"
-#include "common/base/json.hpp"
 #include "common/model/element_type.hpp"
+#include "common/text/json.hpp"
 
 namespace ho::cli {
 

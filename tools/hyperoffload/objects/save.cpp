@@ -14,11 +14,11 @@
 #include <utility>
 #include <vector>
 
-#include "common/base/json.hpp"
 #include "common/base/units.hpp"
 #include "common/cli/layout.hpp"
 #include "common/cli/values.hpp"
 #include "common/layout/layout.hpp"
+#include "common/text/json.hpp"
 #include "proto/files/convert.hpp"
 #include "proto/files/file.hpp"
 #include "tools/hyperoffload/objects/new_folder.hpp"

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "common/base/units.hpp"
-#include "common/base/utf8.hpp"
+#include "common/text/utf8.hpp"
 #include "tools/hyperoffload/pool/pool_command.hpp"
 
 namespace ho::cli {

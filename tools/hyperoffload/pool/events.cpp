@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/base/json.hpp"
+#include "common/text/json.hpp"
 #include "tools/hyperoffload/pool/pool_command.hpp"
 
 namespace ho::cli {

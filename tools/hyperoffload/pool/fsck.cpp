@@ -1,9 +1,9 @@
 #include <string>
 #include <utility>
 
-#include "common/base/json.hpp"
 #include "common/base/units.hpp"
 #include "common/cli/layout.hpp"
+#include "common/text/json.hpp"
 #include "daemon/tier/flash/device/cipher/cipher_device.hpp"
 #include "daemon/tier/flash/device/uring/uring_device.hpp"
 #include "daemon/tier/flash/log/examine.hpp"

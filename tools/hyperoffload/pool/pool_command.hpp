@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "common/base/json.hpp"
 #include "common/cli/layout.hpp"
+#include "common/text/json.hpp"
 #include "tools/hyperoffload/command.hpp"
 #include "tools/hyperoffload/pool/pool_view.hpp"
 #include "tools/hyperoffload/pool/screen.hpp"

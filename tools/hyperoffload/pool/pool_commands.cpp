@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "client/pool/paths/path_finder.hpp"
-#include "common/base/json.hpp"
 #include "common/base/units.hpp"
+#include "common/text/json.hpp"
 #include "common/transport/driver_names.hpp"
 #include "proto/control/status_json.hpp"
 #include "tools/hyperoffload/pool/job_paths.hpp"

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "common/base/clock.hpp"
-#include "common/base/unique_fd.hpp"
 #include "common/cli/console.hpp"
+#include "common/system/unique_fd.hpp"
 
 namespace ho::cli {
 

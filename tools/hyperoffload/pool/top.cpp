@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "common/base/json.hpp"
 #include "common/base/units.hpp"
 #include "common/cli/layout.hpp"
+#include "common/text/json.hpp"
 #include "tools/hyperoffload/pool/pool_command.hpp"
 #include "tools/hyperoffload/pool/screen.hpp"
 

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "common/base/check.hpp"
-#include "common/base/memory_guard.hpp"
+#include "common/system/memory_guard.hpp"
 
 namespace ho::flash {
 

@@ -7,7 +7,7 @@
 #include "common/base/check.hpp"
 #include "common/base/log.hpp"
 #include "common/base/units.hpp"
-#include "common/base/utf8.hpp"
+#include "common/text/utf8.hpp"
 #include "daemon/tier/flash/device/aligned_memory.hpp"
 #include "daemon/tier/flash/log/access_hash.hpp"
 #include "daemon/tier/flash/log/left_extents.hpp"

@@ -9,7 +9,7 @@
 
 #include "common/base/check.hpp"
 #include "common/base/log.hpp"
-#include "common/base/memory_guard.hpp"
+#include "common/system/memory_guard.hpp"
 
 namespace ho::flash {
 

@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "common/base/json.hpp"
 #include "common/base/units.hpp"
 #include "common/cli/layout.hpp"
 #include "common/model/check_graph.hpp"
+#include "common/text/json.hpp"
 #include "proto/files/convert.hpp"
 #include "proto/files/file.hpp"
 #include "tools/analyzer/analyzer.hpp"

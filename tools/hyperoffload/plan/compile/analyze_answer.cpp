@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "common/base/json.hpp"
 #include "common/base/units.hpp"
 #include "common/cli/layout.hpp"
+#include "common/text/json.hpp"
 #include "tools/analyzer/limit.hpp"
 
 namespace ho::cli {

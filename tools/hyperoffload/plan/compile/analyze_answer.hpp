@@ -5,10 +5,10 @@
 #include <string>
 
 #include "common/base/error.hpp"
-#include "common/base/json.hpp"
 #include "common/cli/console.hpp"
 #include "common/model/graph.hpp"
 #include "common/model/hardware.hpp"
+#include "common/text/json.hpp"
 #include "tools/analyzer/analyzer.hpp"
 #include "tools/analyzer/order_gains.hpp"
 #include "tools/analyzer/smallest_budget.hpp"

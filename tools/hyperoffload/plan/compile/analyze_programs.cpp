@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
-#include "common/base/json.hpp"
 #include "common/base/units.hpp"
 #include "common/cli/layout.hpp"
+#include "common/text/json.hpp"
 #include "proto/files/convert.hpp"
 #include "proto/files/file.hpp"
 #include "tools/analyzer/programs/plan_programs.hpp"

@@ -8,9 +8,9 @@
 #include <system_error>
 #include <vector>
 
-#include "common/base/json.hpp"
 #include "common/base/units.hpp"
 #include "common/cli/layout.hpp"
+#include "common/text/json.hpp"
 #include "proto/files/convert.hpp"
 #include "tools/analyzer/analyzer.hpp"
 #include "tools/analyzer/ranks/plan_ranks.hpp"

@@ -8,7 +8,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "common/base/json.hpp"
+#include "common/text/json.hpp"
 #include "tools/analyzer/analyzer.hpp"
 #include "tools/hyperoffload/command.hpp"
 #include "tools/hyperoffload/plan/compile/analyze_answer.hpp"

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "common/base/json.hpp"
 #include "common/cli/layout.hpp"
 #include "common/model/graph.hpp"
+#include "common/text/json.hpp"
 
 namespace ho::cli {
 

@@ -1,7 +1,7 @@
 #include <string>
 
-#include "common/base/json.hpp"
 #include "common/cli/layout.hpp"
+#include "common/text/json.hpp"
 #include "proto/files/convert.hpp"
 #include "tools/hyperoffload/command.hpp"
 #include "tools/hyperoffload/plan/graphs/graph_facts.hpp"

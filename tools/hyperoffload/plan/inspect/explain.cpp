@@ -4,11 +4,11 @@
 #include <string>
 #include <vector>
 
-#include "common/base/json.hpp"
 #include "common/base/units.hpp"
 #include "common/cli/layout.hpp"
 #include "common/cli/nearest.hpp"
 #include "common/model/check_graph.hpp"
+#include "common/text/json.hpp"
 #include "proto/files/convert.hpp"
 #include "tools/hyperoffload/command.hpp"
 #include "tools/report/explain_plan.hpp"

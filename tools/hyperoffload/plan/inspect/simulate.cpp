@@ -3,9 +3,9 @@
 #include <string>
 #include <utility>
 
-#include "common/base/json.hpp"
 #include "common/base/units.hpp"
 #include "common/cli/layout.hpp"
+#include "common/text/json.hpp"
 #include "proto/files/convert.hpp"
 #include "tools/analyzer/margin.hpp"
 #include "tools/baselines/baselines.hpp"

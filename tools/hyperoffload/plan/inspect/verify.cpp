@@ -1,10 +1,10 @@
 #include <optional>
 #include <string>
 
-#include "common/base/json.hpp"
 #include "common/cli/layout.hpp"
 #include "common/schedule/other_graph.hpp"
 #include "common/schedule/validate.hpp"
+#include "common/text/json.hpp"
 #include "proto/files/convert.hpp"
 #include "tools/hyperoffload/command.hpp"
 

@@ -2,8 +2,8 @@
 
 #include <string>
 
-#include "common/base/json.hpp"
 #include "common/cli/layout.hpp"
+#include "common/text/json.hpp"
 #include "tools/hyperoffload/command.hpp"
 #include "tools/hyperoffload/plan/place/layout_options.hpp"
 

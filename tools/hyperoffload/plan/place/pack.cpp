@@ -3,9 +3,9 @@
 #include <string>
 
 #include "common/base/clock.hpp"
-#include "common/base/json.hpp"
 #include "common/base/units.hpp"
 #include "common/cli/layout.hpp"
+#include "common/text/json.hpp"
 #include "proto/files/file.hpp"
 #include "tools/analyzer/packing/csv.hpp"
 #include "tools/analyzer/packing/solve.hpp"

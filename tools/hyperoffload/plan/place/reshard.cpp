@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include "common/base/json.hpp"
 #include "common/base/units.hpp"
 #include "common/cli/layout.hpp"
 #include "common/cli/values.hpp"
+#include "common/text/json.hpp"
 #include "proto/files/convert.hpp"
 #include "tools/hyperoffload/command.hpp"
 #include "tools/hyperoffload/plan/place/layout_options.hpp"

@@ -2,10 +2,10 @@
 
 #include <utility>
 
-#include "common/base/json.hpp"
 #include "common/base/units.hpp"
 #include "common/cli/layout.hpp"
 #include "common/cli/values.hpp"
+#include "common/text/json.hpp"
 #include "proto/files/convert.hpp"
 #include "proto/files/file.hpp"
 #include "tools/analyzer/margin.hpp"

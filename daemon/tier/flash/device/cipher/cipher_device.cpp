@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "common/base/check.hpp"
-#include "common/base/memory_guard.hpp"
+#include "common/system/memory_guard.hpp"
 #include "daemon/tier/flash/device/aligned_memory.hpp"
 
 namespace ho::flash {

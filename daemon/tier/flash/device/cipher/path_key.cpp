@@ -12,7 +12,7 @@
 #include <string_view>
 
 #include "common/base/check.hpp"
-#include "common/base/unique_fd.hpp"
+#include "common/system/unique_fd.hpp"
 
 namespace ho::flash {
 

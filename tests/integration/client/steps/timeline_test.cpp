@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "proto/files/convert.hpp"
-#include "tests/integration/client/planned_job.hpp"
+#include "tests/integration/client/steps/planned_job.hpp"
 #include "tests/integration/client/two_nodes.hpp"
 #include "tests/support/schedule_builder.hpp"
 

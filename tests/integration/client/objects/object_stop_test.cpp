@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "common/base/clock.hpp"
-#include "tests/integration/client/object_ranks.hpp"
+#include "tests/integration/client/objects/object_ranks.hpp"
 #include "tests/integration/client/two_nodes.hpp"
 
 namespace {

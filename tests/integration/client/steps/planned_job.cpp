@@ -1,4 +1,4 @@
-#include "tests/integration/client/planned_job.hpp"
+#include "tests/integration/client/steps/planned_job.hpp"
 
 #include <algorithm>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-#include "common/base/utf8.hpp"
+#include "common/text/utf8.hpp"
 
 #include "common/base/check.hpp"
 

@@ -1,4 +1,4 @@
-#include "common/base/memory_guard.hpp"
+#include "common/system/memory_guard.hpp"
 
 #include <setjmp.h>
 #include <signal.h>

@@ -10,7 +10,7 @@
 
 #include "common/base/prng.hpp"
 #include "common/schedule/schedule.hpp"
-#include "tests/integration/client/planned_job.hpp"
+#include "tests/integration/client/steps/planned_job.hpp"
 #include "tests/sim/job/random_schedule.hpp"
 #include "tests/support/schedule_builder.hpp"
 #include "tools/analyzer/analyzer.hpp"

@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "tests/integration/client/blocks_job.hpp"
+#include "tests/integration/client/blocks/blocks_job.hpp"
 #include "tests/support/patience.hpp"
 
 namespace {

@@ -13,8 +13,8 @@
 
 #include "common/base/prng.hpp"
 #include "proto/files/convert.hpp"
-#include "tests/integration/client/job_acts.hpp"
-#include "tests/integration/client/planned_job.hpp"
+#include "tests/integration/client/steps/job_acts.hpp"
+#include "tests/integration/client/steps/planned_job.hpp"
 #include "tests/integration/client/two_nodes.hpp"
 #include "tests/sim/job/random_schedule.hpp"
 #include "tests/support/cuda/cuda_device.hpp"

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "common/schedule/validate.hpp"
-#include "tests/integration/client/planned_job.hpp"
+#include "tests/integration/client/steps/planned_job.hpp"
 #include "tests/integration/client/two_nodes.hpp"
 #include "tests/integration/flash/staging_client.hpp"
 #include "tests/support/schedule_builder.hpp"

@@ -1,4 +1,4 @@
-#include "common/base/numa.hpp"
+#include "common/system/numa.hpp"
 
 #include <linux/mempolicy.h>
 #include <sched.h>

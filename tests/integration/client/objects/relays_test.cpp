@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "common/base/units.hpp"
-#include "tests/integration/client/object_ranks.hpp"
+#include "tests/integration/client/objects/object_ranks.hpp"
 #include "tests/integration/client/two_nodes.hpp"
 
 namespace {

@@ -12,8 +12,8 @@
 #include <string>
 #include <thread>
 
-#include "common/base/unique_fd.hpp"
 #include "common/net/address.hpp"
+#include "common/system/unique_fd.hpp"
 #include "tests/integration/client/two_nodes.hpp"
 #include "tests/integration/daemon/daemon_process.hpp"
 #include "tests/support/patience.hpp"

@@ -1,4 +1,4 @@
-#include "common/base/random.hpp"
+#include "common/system/random.hpp"
 
 #include <sys/random.h>
 

@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "tests/integration/client/blocks_job.hpp"
+#include "tests/integration/client/blocks/blocks_job.hpp"
 #include "tests/integration/flash/staging_client.hpp"
 #include "tests/support/patience.hpp"
 #include "tests/support/skip.hpp"

@@ -1,4 +1,4 @@
-#include "common/base/json.hpp"
+#include "common/text/json.hpp"
 
 #include <array>
 #include <charconv>
@@ -6,7 +6,7 @@
 #include <cstddef>
 
 #include "common/base/check.hpp"
-#include "common/base/utf8.hpp"
+#include "common/text/utf8.hpp"
 
 namespace ho {
 

@@ -20,7 +20,7 @@
 #include "common/base/prng.hpp"
 #include "common/base/units.hpp"
 #include "common/layout/layout.hpp"
-#include "tests/integration/client/object_ranks.hpp"
+#include "tests/integration/client/objects/object_ranks.hpp"
 #include "tests/integration/client/two_nodes.hpp"
 #include "tests/support/seeds.hpp"
 

@@ -1,4 +1,4 @@
-#include "common/base/standard_streams.hpp"
+#include "common/system/standard_streams.hpp"
 
 #include <fcntl.h>
 
