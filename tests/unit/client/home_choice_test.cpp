@@ -65,8 +65,9 @@ using Pairs = std::set<std::pair<std::uint32_t, std::uint32_t>>;
 Pairs pairs_of(const std::vector<HomeNodes>& homes) {
   Pairs out;
   for (const HomeNodes& home : homes) {
-    const auto [low, high] = std::minmax(home[0].value(), home[1].value());
-    out.emplace(low, high);
+    const std::uint32_t a = home[0].value();
+    const std::uint32_t b = home[1].value();
+    out.emplace(std::min(a, b), std::max(a, b));
   }
   return out;
 }
