@@ -449,7 +449,9 @@ void Node::begin_end(End how) {
   } else {
     note_state(LogLevel::kInfo, "draining",
                {{"sessions", std::to_string(parts.pool.sessions().size())}});
-    ::sd_notify(0, "STOPPING=1\nSTATUS=Draining");
+    // The unit's TimeoutStopSec must not cut a long drain short.
+    ::sd_notifyf(0, "STOPPING=1\nSTATUS=Draining\nEXTEND_TIMEOUT_USEC=%jd",
+                 (parts.drain + 2 * kForcedEndMax) / std::chrono::microseconds(1));
     parts.drain_end = now + parts.drain;
     parts.pool.start_draining(parts.drain_end);
     if (parts.membership) parts.membership->withdraw();

@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 
 #include "daemon/control/access.hpp"
 #include "daemon/control/listener.hpp"
@@ -26,14 +27,19 @@ namespace ho::daemon {
 
 namespace {
 
-/// The unit's RuntimeDirectory: systemd makes it at each start.
-constexpr const char* kRuntimeFolder = "/run/hyperoffload";
+/// Whether systemd makes it at each start: RuntimeDirectory of the unit or of an instance of it.
+bool is_runtime_folder(std::string_view folder) {
+  constexpr std::string_view kUnit = "/run/hyperoffload";
+  if (folder.substr(0, kUnit.size()) != kUnit) return false;
+  const std::string_view instance = folder.substr(kUnit.size());
+  return instance.empty() || (instance[0] == '-' && instance.find('/') == std::string_view::npos);
+}
 
 Result<void> check_socket(const std::string& path) {
   const std::string folder = path.substr(0, std::max<std::size_t>(path.rfind('/'), 1));
   struct stat info {};
   const bool there = ::stat(folder.c_str(), &info) == 0;
-  if (!there && folder == kRuntimeFolder) return {};
+  if (!there && is_runtime_folder(folder)) return {};
   if (!there) return errno_error(errno, "folder " + folder);
   if (!S_ISDIR(info.st_mode)) return Error(Errc::kInvalidArgument, folder + " is not a folder");
   if (::stat(path.c_str(), &info) == 0 && !S_ISSOCK(info.st_mode)) {

@@ -129,6 +129,12 @@ TEST_CASE("daemon: --check-config finds what others have taken, except by its ow
       check("ddr_bytes: \"256MiB\"\nunix_socket: \"" + folder.file("none/c.sock") + "\"\n");
   CHECK(missing.code == 2);
   CHECK(says(missing, "c.textproto:2: unix_socket: folder " + folder.file("none")));
+  // Folders that systemd makes when the unit, or an instance of it, starts.
+  const auto in_run = [&](const std::string& socket) {
+    return check("ddr_bytes: \"256MiB\"\nunix_socket: \"/run/hyperoffload-" + socket + "\"\n").code;
+  };
+  CHECK(in_run("ho-test-none/control.sock") == 0);
+  CHECK(in_run("ho-test-none/below/control.sock") == 2);
 
   // Another program listens at the port that the configuration names.
   const auto other = daemon::listen_tcp({"127.0.0.1", "0"}, "other");
@@ -389,7 +395,10 @@ TEST_CASE("daemon: it tells the service manager that it is ready and that it sto
   options.address = unix_address(folder);
   CHECK(ControlClient::connect(std::move(options), soon()).ok());
   daemon.send(SIGTERM);
-  CHECK(notify.next().find("STOPPING=1") != std::string::npos);
+  const std::string stopping = notify.next();
+  CHECK(stopping.find("STOPPING=1") != std::string::npos);
+  // 1 s for the drain, 5 s for memory that is taken back, 5 s for the process.
+  CHECK(stopping.find("EXTEND_TIMEOUT_USEC=11000000") != std::string::npos);
   CHECK(daemon.wait().code == 0);
 }
 
