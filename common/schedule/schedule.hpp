@@ -48,7 +48,7 @@ struct Operand {
   bool operator==(const Operand&) const = default;
 };
 
-/// An op without its operands. An op may stand at two positions (recompute).
+/// An op without its operands. An op may stand at several positions (recompute).
 struct OpInfo {
   std::uint32_t id = 0;  ///< the id in the graph
   std::string name;

@@ -48,7 +48,7 @@ struct PeerInfo {
   /// "uid 1000", "job trainer" (by its certificate), or the host: what stays when a job runs again.
   std::string owner;
   std::string description;  ///< "unix uid=0 pid=12", "tcp 127.0.0.1:4711 (job trainer)"
-  /// By its certificate. Without one: admin for root and this daemon's own user, else job.
+  /// By its certificate; else by its user: admin for root, this daemon's user and `admins`.
   tls::Role role = tls::Role::kJob;
   std::string certificate = {};  ///< the owner, by its certificate; empty: it shows none
   bool sees_others = true;       ///< their names and users

@@ -26,7 +26,7 @@ It prints
     18 of 20 steps ran under the plan
     peak 5.0 MiB of 8.3 MiB that the step holds plainly (budget 5.0 MiB)
     median step 14.1 ms, of it waited for transfers 1.9 ms
-    overhead 24%: the step's operators took 11.4 ms when it was recorded
+    overhead 24% in planned steps: the step's operators took 11.4 ms when it was recorded
 
 The losses are those of the plain run, bit for bit. Tensors that the next operators do not need are
 in the pool: their storages have 0 bytes until they come back. So all of PyTorch works on them, but
@@ -81,7 +81,8 @@ Keep KV blocks of a serving job where its tenant's other jobs find them (docs/bl
 
 Errors: TypeError, ValueError and FileNotFoundError for arguments, at once; MemoryError for a budget
 that cannot be met; hyperoffload.Error where the pool fails, with the script's line, the operator and
-its tensors if it was in a step.
+its tensors if it was in a step. RuntimeError for parts that are compiled and for other threads;
+ImportError without libhyperoffload, and FileNotFoundError without the command `hyperoffload`.
 
 Environment: HYPEROFFLOAD_LIBRARY is the path of libhyperoffload.so.0, HYPEROFFLOAD_COMMAND that of
 the command `hyperoffload`, where the package does not have them, and the loader and the path do not

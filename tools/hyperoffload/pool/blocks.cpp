@@ -137,8 +137,9 @@ void add_blocks(Program& program, const PoolOptions& defaults) {
   clear.add_option("--tenant", options.tenant, "as blocks ls shows it")->required();
   add_pool_options(clear, options, defaults);
   set_manual(clear,
-             {"Blocks are copies: jobs that miss them compute them again. Run it as root or as the "
-              "daemon's user on one node, and for others with a certificate of role admin.",
+             {"Blocks are copies: jobs that miss them compute them again. Run it on "
+              "one node as root, as the daemon's user or as one in access { admins }; for the "
+              "other nodes it needs a certificate of role admin.",
               {"hyperoffload blocks clear --tenant \"uid 1000/chat\""},
               {{kExitDone, "all of the tenant's blocks are gone"},
                {kExitNo, "no node knows the tenant, or some node refused; the message says why"},

@@ -129,8 +129,8 @@ void add_drain(Program& program, const PoolOptions& defaults) {
        "room. Published tensors, and memory and flash that a job manages itself, stay until it "
        "ends; `hyperoffload evict` ends one. Published tensors get no new readers there, and "
        "cannot be saved: run `hyperoffload objects save` before, or undrain. A drain lasts until "
-       "undrain, or until the daemon restarts. Run it as root or as the daemon's user, or with a "
-       "certificate of role admin.",
+       "undrain, or until the daemon restarts. Run it as root, as the daemon's user or "
+       "as one in access { admins }, or with a certificate of role admin.",
        {"hyperoffload drain 2 --wait && systemctl stop hyperoffloadd"},
        {{kExitDone, "the nodes are drained; with --wait, empty"},
         {kExitNo, "a node refused, or did not answer"},

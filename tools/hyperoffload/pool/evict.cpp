@@ -26,8 +26,8 @@ void add_evict(Program& program, const PoolOptions& defaults) {
       "A session's number alone will do where only one node has that number. The job loses its "
       "memory of this node and fails. With copies elsewhere it goes on, and opens a new session on "
       "the node: to free a node, use `hyperoffload drain`. Its durable flash stays. "
-      "Run it on the session's node, as root or as the daemon's user, or with a certificate of "
-      "role admin.",
+      "Run it on the session's node as root, as the daemon's user or as one in access { admins }, "
+      "or anywhere with a certificate of role admin.",
       {"hyperoffload sessions", "hyperoffload evict 0:17"},
       {{kExitDone, "all have ended"},
        {kExitNo, "some session did not end; the message says why"},

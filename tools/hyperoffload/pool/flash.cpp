@@ -94,10 +94,10 @@ void add_flash(Program& program, const PoolOptions& defaults) {
     return client.flash_erase(extent, deadline);
   };
   command.manual = {
-      "A durable extent stays until it is freed, by the job that knows its name or by this "
-      "command. "
-      "What it holds is lost. Run it on the extent's node, as root or as the "
-      "daemon's user, or with a certificate of role admin.",
+      "A durable extent stays until the job that knows its name frees it, this command does, or no "
+      "session had it open for flash_unused_s_max of the node's configuration. What it holds is "
+      "lost. Run it on the extent's node as root, as the daemon's user or as one in access "
+      "{ admins }, or anywhere with a certificate of role admin.",
       {"hyperoffload flash free 0:17 0:18"},
       {{kExitDone, "all are freed"},
        {kExitNo, "some extent is not freed; the message says why"},

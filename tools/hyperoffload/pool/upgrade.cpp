@@ -136,8 +136,8 @@ void add_upgrade(Program& program, PoolOptions defaults) {
        "daemon that cannot be taken over from refuses, and says why. So does one whose sessions "
        "would lose something, as scratch flash: it names them. --force restarts it "
        "all the same. Several nodes are done "
-       "one after the other, up to the first that fails. Run it as root or as the daemon's "
-       "user, or with a certificate of role admin.",
+       "one after the other, up to the first that fails. Run it as root, as the daemon's user "
+       "or as one in access { admins }, or with a certificate of role admin.",
        {"hyperoffload upgrade 0", "hyperoffload upgrade 0 1 2 --pool tcp:node0:7700"},
        {{kExitDone, "all were restarted, and lost nothing"},
         {kExitNo, "a daemon refused, or its sessions were not all taken over"},

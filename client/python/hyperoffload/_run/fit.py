@@ -64,9 +64,12 @@ def fit(model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, device_memo
             save_checkpoint()
 
     Raises TypeError, ValueError and FileNotFoundError for bad arguments, at once. The `with` raises Error
-    where the pool cannot be reached; the steps in it MemoryError where the budget cannot be met, naming
-    the op, and Error where the pool fails. Threads: the one that trains. Batches that exist before a step stay on the device, like all tensors
-    below 4 KiB.
+    where the pool cannot be reached, ImportError where libhyperoffload cannot be loaded, and RuntimeError
+    where another run has not ended. The steps in it raise MemoryError where the budget cannot be met,
+    naming the op; Error where the pool fails; RuntimeError where the plan cannot be made otherwise, and
+    for compiled parts, other threads and other streams; FileNotFoundError, at the end of the recorded
+    step, where the command `hyperoffload` is missing. Threads: the one that trains. Batches that exist
+    before a step stay on the device, like all tensors below 4 KiB.
     """
     check_training(model, optimizer)
     check_pool(pool)

@@ -253,7 +253,7 @@ void add_analyze(Program& program, const PoolOptions& defaults) {
   command.add_option("--out", args->out, "the schedule to write")->type_name("FILE")->required();
   add_memory(command, "--device-memory", args->device_memory,
              "the budget: a size (28GiB) or a share of the unmanaged peak (60%); default: the "
-             "hardware's deviceBytes");
+             "hardware file's deviceBytes; without --hardware, this or --max-overhead is needed");
   add_share(command, "--max-overhead", args->max_overhead,
             "instead of a budget: search the smallest one whose step is at most this much longer "
             "than its ops, such as 2%")

@@ -292,7 +292,7 @@ void add_analyze_programs(Program& program) {
        "Where weights differ or a minimum rate is above a fair part of a link, each rank is "
        "planned for a part of its own, and HELD TO is what its job sets as link_bytes_per_s. AGE "
        "is how old a version can be while it is used. The Python class Programs opens publishers "
-       "and subscribers by programs.json.",
+       "and subscribers by programs.json. client/docs/programs.md describes the input.",
        {"hyperoffload analyze-programs programs.textproto --hardware node.json \\\n"
         "    --out plan"},
        {{kExitDone, "planned"},

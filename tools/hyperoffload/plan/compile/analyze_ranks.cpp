@@ -281,7 +281,7 @@ void add_analyze_ranks(Program& program) {
        "then, in up to three rounds, each rank gets the plan for what the others leave, and the "
        "start, for which all ranks stall least. START says how long a rank's job should wait, "
        "once, after the first step of all. Every schedule is legal by itself, whatever the others "
-       "do.",
+       "do. client/docs/programs.md shows links and paths.",
        {"hyperoffload analyze-ranks step.json --ranks 4 --hardware node.json \\\n"
         "    --device-memory 60% --out plans",
         "hyperoffload analyze-ranks actor.pb learner.pb --hardware node.json \\\n"

@@ -138,6 +138,7 @@ void add_pack(Program& program) {
       {"",
        {"hyperoffload pack buffers.csv --capacity 1MiB --out placed.csv"},
        {{kExitDone, "found"},
+        {kExitNo, "the packer made a mistake; please report it"},
         {kExitInfeasible, "not found within the capacity in that time; nothing is written"}}});
 }
 

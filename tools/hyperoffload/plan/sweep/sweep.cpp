@@ -228,7 +228,8 @@ void add_sweep(Program& program) {
     if (option->get_name() == "--phase") context->needs(option);
   }
   set_manual(command,
-             {"",
+             {"--max-overhead, --phase and the options of a model describe the model of --context. "
+              "Without --context there is a GRAPH and one --hardware.",
               {"hyperoffload sweep step.json --hardware hw.json \\",
                "    --device-memory 100%..20% --bandwidth 1,1/2 --report sweep.html",
                "hyperoffload sweep --context --phase prefill --chunk 8192 --hardware hw.json \\",
