@@ -227,7 +227,7 @@ TEST_CASE("sim: plans that use flash move the right bytes, over staging slots of
     staged += result.staged_bytes > 0 ? 1 : 0;
   });
   if (test::only_seed()) return;
-  CHECK(planned > kFaultSeeds / 10);
+  CHECK(planned > kFaultSeeds / 20);
   CHECK(staged > planned / 2);
 }
 
