@@ -40,6 +40,11 @@
  * ho_close are useful. Calls that only report answer as before: ho_get_counters,
  * ho_get_runtime_counters, ho_get_timeline, ho_write_op_times, ho_storage_of, ho_find_storage.
  *
+ * Arguments. A pointer that is NULL where no text allows it is refused with HO_INVALID_ARGUMENT. A
+ * struct's struct_bytes is its sizeof, set by the caller, so that the struct can grow: fields that
+ * the caller's header does not have count as zero, and are not filled in. HO_INVALID_ARGUMENT: it
+ * is not set, or ends within a field.
+ *
  * Time. A call waits for transfers only where its text says so, and at most until their deadlines.
  * A piece of a transfer (a few MiB) has ho_connect_options.op_deadline_ms from when it is sent;
  * over "tcp" 20 times as long while its node sends or takes bytes. A copy on this machine has 60 s,
@@ -102,7 +107,7 @@ typedef uint32_t ho_storage;
 
 /* For ho_connect. A field that is zero has its default. */
 typedef struct ho_connect_options {
-  size_t struct_bytes;     /* sizeof(ho_connect_options): lets the struct grow */
+  size_t struct_bytes;
   const char* pool;        /* one or more control addresses, comma-separated: "unix:/run/x.sock",
                               "tcp:127.0.0.1:7700"; the first that answers names the other nodes */
   const char* name;        /* the job's name, for display: up to 255 bytes of UTF-8; may be NULL */
@@ -192,8 +197,8 @@ HO_API const char* ho_last_error(void);
  * vain rests for up to 5 min.
  *
  * HO_OK                *out is the caller's until ho_disconnect.
- * HO_INVALID_ARGUMENT  a null argument; an option that cannot be read or is out of its range; an
- *                      interface that is not there.
+ * HO_INVALID_ARGUMENT  an option that cannot be read or is out of its range; an interface that is
+ *                      not there.
  * HO_UNAVAILABLE, HO_DEADLINE   no node is left.
  * HO_UNSUPPORTED       no node can be reached by the drivers allowed, with the reason.
  * HO_PERMISSION_DENIED the daemon does not admit this user, or one end refuses the other's
@@ -220,21 +225,20 @@ typedef enum ho_nearness {
 /* What nodes can give to jobs now, all together. Lost nodes and those being drained give nothing.
  */
 typedef struct ho_pool_room {
-  size_t struct_bytes;      /* sizeof(ho_pool_room), set by the caller: lets the struct grow */
+  size_t struct_bytes;
   uint32_t nodes;           /* that are not lost */
   uint32_t failure_domains; /* racks, or machines, that these nodes are in */
   uint64_t ddr_bytes;       /* in whole segments */
   uint64_t flash_bytes;
 } ho_pool_room;
-/* Asks the nodes; where some do not answer that takes up to 2 s. HO_INVALID_ARGUMENT: a null
- * argument, an unknown kind, or struct_bytes not set. */
+/* Asks the nodes; where some do not answer that takes up to 2 s. */
 HO_API ho_status ho_pool_get_room(ho_pool* pool, ho_nearness which, ho_pool_room* out);
 
 /* What the daemons have told the job about their future. Runtimes move what their plans keep on a
  * drained node to others at steps' borders, if those have room. What else a job holds there it
  * gives back, or it writes a checkpoint and ends: until then the administrator waits. */
 typedef struct ho_pool_notice {
-  size_t struct_bytes;    /* sizeof(ho_pool_notice), set by the caller: lets the struct grow */
+  size_t struct_bytes;
   uint32_t drained_nodes; /* an administrator empties them: they give nothing new. Lost nodes do not
                              count */
   uint32_t ending_nodes;  /* their daemons end, with all that the job has there */
@@ -244,8 +248,7 @@ typedef struct ho_pool_notice {
 } ho_pool_notice;
 /* Does not wait, and asks nobody: it has what the last renewals of the leases brought, so it is as
  * old as a third of a lease, 3 s with the daemons' default. Any thread; cheap enough for each step.
- *
- * HO_INVALID_ARGUMENT  a null argument, or struct_bytes not set. */
+ */
 HO_API ho_status ho_pool_get_notice(const ho_pool* pool, ho_pool_notice* out);
 
 /* --- plain one-sided access (what plans do by themselves) --- */
@@ -254,7 +257,7 @@ HO_API ho_status ho_pool_get_notice(const ho_pool* pool, ho_pool_notice* out);
  * settings differ). Waits for the nodes.
  *
  * HO_OK                *out is the caller's until ho_free.
- * HO_INVALID_ARGUMENT  a null argument, or 0 bytes.
+ * HO_INVALID_ARGUMENT  0 bytes.
  * HO_EXHAUSTED         "needs X, pool has Y on nodes ...".
  * HO_UNAVAILABLE, HO_DEADLINE   no node answers, also not for a new session. */
 HO_API ho_status ho_allocate(ho_pool* pool, uint64_t bytes, ho_allocation** out);
@@ -267,7 +270,7 @@ HO_API void ho_free(ho_pool* pool, ho_allocation* allocation);
 /* Registers host memory for ho_get and ho_put. The memory must exist until ho_unregister. May take
  * time if a device pins it.
  *
- * HO_INVALID_ARGUMENT   a null argument, 0 bytes, or more than 2^50 or than the address space has.
+ * HO_INVALID_ARGUMENT   0 bytes, or more than 2^50 or than the address space has.
  * HO_ALREADY_EXISTS     the memory overlaps registered memory.
  * HO_EXHAUSTED, HO_IO   a driver cannot register it. */
 HO_API ho_status ho_register(ho_pool* pool, void* base, size_t bytes);
@@ -275,8 +278,7 @@ HO_API ho_status ho_register(ho_pool* pool, void* base, size_t bytes);
  * memory; their tickets stay valid.
  *
  * HO_NOT_FOUND  no memory is registered at this address.
- * HO_CONFLICT   blocks that are not drained, or publishers or subscribers that are open, use it:
- *               nothing was done. */
+ * HO_CONFLICT   blocks that are not drained, or publishers or subscribers that are open, use it. */
 HO_API ho_status ho_unregister(ho_pool* pool, void* base);
 /* Start a transfer of at least one byte between registered memory and an allocation. Do not wait.
  * Transfers have no order among each other.
@@ -286,8 +288,8 @@ HO_API ho_status ho_unregister(ho_pool* pool, void* base);
  *          a put may still read it. When a get is done, all bytes have arrived. When a put is done,
  *          its bytes are visible at the node: each transfer that starts afterwards, of any job that
  *          shares the memory, reads the new bytes.
- * HO_INVALID_ARGUMENT  a null argument, no bytes, memory that is not registered as a whole, or
- *                      another pool's allocation.
+ * HO_INVALID_ARGUMENT  no bytes, memory that is not registered as a whole, or another pool's
+ *                      allocation.
  * HO_OUT_OF_RANGE      the range leaves the allocation.
  * HO_BUSY              4096 transfers are started and not waited for. */
 HO_API ho_status ho_get(ho_pool* pool, ho_allocation* from, uint64_t offset, void* into,
@@ -327,7 +329,7 @@ typedef enum ho_flash_policy {
  * staged in: the stage ends with HO_NOT_FOUND.
  *
  * HO_OK                *out is the caller's until ho_flash_free or ho_flash_close.
- * HO_INVALID_ARGUMENT  a null argument, 0 bytes, or no such policy.
+ * HO_INVALID_ARGUMENT  0 bytes, or no such policy.
  * HO_UNSUPPORTED       no node has flash.
  * HO_UNAVAILABLE       no node that the job reaches has flash, and it could not reach all: one was
  *                      drained, say, when it connected. ho_last_error names them. Or all that have
@@ -347,7 +349,7 @@ HO_API ho_status ho_flash_free(ho_pool* pool, ho_flash* flash);
 HO_API void ho_flash_close(ho_flash* flash);
 /* Writes the name by which a later job opens durable flash, also after a restart of the daemon. The
  * name is a secret. room: HO_FLASH_NAME_BYTES suffice, including the closing zero.
- * HO_OUT_OF_RANGE: it is too little. HO_INVALID_ARGUMENT: a null argument. */
+ * HO_OUT_OF_RANGE: it is too little. */
 #define HO_FLASH_NAME_BYTES 48
 HO_API ho_status ho_flash_name(const ho_pool* pool, const ho_flash* flash, char* out, size_t room);
 /* Opens durable flash by its name. HO_NOT_FOUND: no such node in the pool, or no such flash on it.
@@ -387,7 +389,7 @@ typedef enum ho_device_kind {
  * that the job gives by callbacks, for frameworks that allocate by themselves. Set exactly one of
  * the two. */
 typedef struct ho_device_memory {
-  size_t struct_bytes; /* sizeof(ho_device_memory) */
+  size_t struct_bytes;
   /* The arena: aligned to the schedules' align_bytes (64), at least the largest arena_bytes of the
      plans. It belongs to the runtime until ho_close; its content between steps is not defined. */
   void* arena;
@@ -454,7 +456,7 @@ typedef struct ho_device_memory {
  * with the driver's text. */
 
 /* HO_OK                *out is the caller's until ho_close.
- * HO_INVALID_ARGUMENT  a null argument; neither arena nor callbacks, or both; an arena that is not
+ * HO_INVALID_ARGUMENT  neither arena nor callbacks, or both; an arena that is not
  *                      memory of the device, or of more than 2^50 bytes; more copies than 2, or 2
  *                      with an arena.
  * HO_UNSUPPORTED       there is no driver or no GPU, or the driver is too old; the text says what
@@ -472,7 +474,7 @@ HO_API void ho_close(ho_runtime* runtime);
 
 /* What a schedule needs, for a caller that has neither pool nor runtime yet. */
 typedef struct ho_schedule_needs {
-  size_t struct_bytes;          /* set by the caller: sizeof(ho_schedule_needs) */
+  size_t struct_bytes;
   uint64_t arena_bytes;         /* size of the arena; with callbacks: peak of bytes on the device */
   uint64_t device_budget_bytes; /* budget that the schedule was planned for */
   uint64_t align_bytes;         /* alignment of the arena and of every storage in it */
@@ -650,7 +652,7 @@ HO_API ho_status ho_peek(ho_runtime* runtime, ho_storage storage, void* into, si
 HO_API ho_status ho_evict(ho_runtime* runtime, ho_storage storage);
 
 typedef struct ho_storage_state {
-  size_t struct_bytes; /* set by the caller: sizeof(ho_storage_state) */
+  size_t struct_bytes;
   uint64_t bytes;
   void* memory;       /* on the device, if the job places device bytes; else NULL */
   uint32_t on_device; /* 1: its latest value is there */
@@ -663,7 +665,7 @@ HO_API ho_status ho_get_storage(ho_runtime* runtime, ho_storage storage, ho_stor
 /* --- what was measured --- */
 
 typedef struct ho_counters {
-  size_t struct_bytes;     /* set by the caller: sizeof(ho_counters) */
+  size_t struct_bytes;
   uint64_t steps;          /* complete steps of this plan */
   uint64_t stall_ns;       /* all steps */
   uint64_t prefetch_bytes; /* pool -> device */
@@ -679,11 +681,10 @@ typedef struct ho_counters {
   uint64_t last_step_stage_in_bytes;
   uint64_t last_step_stage_out_bytes;
 } ho_counters;
-/* HO_INVALID_ARGUMENT: struct_bytes has no room for any counter, or ends within one. */
 HO_API ho_status ho_get_counters(const ho_plan* plan, ho_counters* out);
 
 typedef struct ho_runtime_counters {
-  size_t struct_bytes;    /* set by the caller: sizeof(ho_runtime_counters) */
+  size_t struct_bytes;
   uint64_t runs;          /* times that a plan became the one that runs */
   uint64_t steps_left;    /* steps that ended by ho_leave */
   uint64_t fetched_bytes; /* pool -> device, and */
@@ -696,7 +697,6 @@ typedef struct ho_runtime_counters {
   uint32_t nodes;             /* that the job has reached; one that is back counts once more */
   uint32_t nodes_lost;        /* of them, those that the job has lost */
 } ho_runtime_counters;
-/* HO_INVALID_ARGUMENT: struct_bytes has no room for any counter, or ends within one. */
 HO_API ho_status ho_get_runtime_counters(const ho_runtime* runtime, ho_runtime_counters* out);
 
 /* The times of an op, or of a cache op (a transfer of the schedule), in one step, counted from the
