@@ -175,6 +175,9 @@ ho_status ho_connect(const ho_connect_options* options, ho_pool** out) {
     if (!known) return known.error();
     const auto read = read_options(*known);
     if (!read) return read.error();
+    const auto level = log_level_of_environment();
+    if (!level) return level.error();
+    if (*level) set_log_level(**level);
     auto pool = Pool::connect(*read);
     if (!pool) return pool.error();
     auto made = std::make_unique<ho_pool>();

@@ -134,6 +134,9 @@ void guarded_end(const char* call, Work&& work) noexcept {
   }
 }
 
+/// What HYPEROFFLOAD_LOG says; nothing where it is not set. @return kInvalidArgument: not a level.
+[[nodiscard]] Result<std::optional<LogLevel>> log_level_of_environment();
+
 /// For calls whose size is not known beforehand.
 inline bool may_ever_fit() { return true; }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -34,6 +35,12 @@ spdlog::logger& logger() {
     return made;
   }();
   return *instance;
+}
+
+/// Held while the sink runs: once set_log_sink() returns, the one before is not used any more.
+std::mutex& sink_mutex() {
+  static std::mutex instance;
+  return instance;
 }
 
 /// Empty: lines go to stderr.
@@ -68,6 +75,14 @@ void append_escaped(std::string& line, std::string_view value) {
 
 }  // namespace
 
+std::optional<LogLevel> parse_log_level(std::string_view name) {
+  if (name == "debug") return LogLevel::kDebug;
+  if (name == "info") return LogLevel::kInfo;
+  if (name == "warning") return LogLevel::kWarning;
+  if (name == "error") return LogLevel::kError;
+  return std::nullopt;
+}
+
 void log(LogLevel level, std::string_view message, std::initializer_list<LogField> fields) {
   if (!logger().should_log(to_spdlog(level))) return;
   log_fields(level, message, std::vector<LogField>(fields));
@@ -78,7 +93,10 @@ void log_fields(LogLevel level, std::string_view message, const std::vector<LogF
   if (!logger().should_log(spd_level)) return;
   std::string line(message);
   if (!fields.empty()) line += " " + fields_text(fields);
-  if (sink() && sink()({level, message, fields, line})) return;
+  {
+    const std::lock_guard guard(sink_mutex());
+    if (sink() && sink()({level, message, fields, line})) return;
+  }
   logger().log(spd_level, "{}", line);
 }
 
@@ -103,7 +121,10 @@ std::string fields_text(const std::vector<LogField>& fields) {
   return line;
 }
 
-void set_log_sink(LogSink new_sink) { sink() = std::move(new_sink); }
+void set_log_sink(LogSink new_sink) {
+  const std::lock_guard guard(sink_mutex());
+  sink() = std::move(new_sink);
+}
 
 void set_log_level(LogLevel level) { logger().set_level(to_spdlog(level)); }
 

@@ -1,12 +1,18 @@
 #pragma once
 
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <string_view>
 
 namespace ho {
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
+
+/// The levels' names in configuration: "debug, info, warning, error".
+inline constexpr std::string_view kLogLevelNames = "debug, info, warning, error";
+/// @return nothing: not one of kLogLevelNames.
+[[nodiscard]] std::optional<LogLevel> parse_log_level(std::string_view name);
 
 /// One key and its value in a structured line.
 struct LogField {

@@ -23,10 +23,11 @@ struct LogLine {
   const std::string& text;              ///< the message and its fields, escaped
 };
 
-/// Takes a line in place of stderr; any thread. @return false: it goes to stderr after all.
+/// Takes a line in place of stderr; any thread, one line at a time. It must not log.
+/// @return false: it goes to stderr after all.
 using LogSink = std::function<bool(const LogLine&)>;
 
-/// Before other threads run.
+/// Any thread. The sink before is not used any more when this returns. Empty: stderr.
 void set_log_sink(LogSink sink);
 
 }  // namespace ho

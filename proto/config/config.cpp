@@ -311,17 +311,13 @@ class Checker {
 
   void level() {
     const std::string& name = from_.log_level();
-    if (name.empty() || name == "info") {
-      config_.log_level = LogLevel::kInfo;
-    } else if (name == "debug") {
-      config_.log_level = LogLevel::kDebug;
-    } else if (name == "warning") {
-      config_.log_level = LogLevel::kWarning;
-    } else if (name == "error") {
-      config_.log_level = LogLevel::kError;
-    } else {
-      complain("log_level", "\"" + name + "\" is not one of debug, info, warning, error");
+    if (name.empty()) return;
+    const auto level = parse_log_level(name);
+    if (!level) {
+      complain("log_level", "\"" + name + "\" is not one of " + std::string(kLogLevelNames));
+      return;
     }
+    config_.log_level = *level;
   }
 
   const pb::DaemonConfig& from_;

@@ -30,7 +30,7 @@
  * ho_get, ho_put, ho_wait, ho_test, ho_stage_in and ho_stage_out: one thread at a time per pool.
  * Everything else on a pool: any thread. The library has threads of its own: one that moves bytes,
  * those of local_threads, one that renews leases, one that finds restarted daemons, one for each
- * node's control connection. None of them calls the job.
+ * node's control connection. They call the job for log lines alone (ho_set_log).
  *
  * Errors. Every call that can fail returns a status. ho_last_error() says more about the last one
  * that was not HO_OK on the calling thread. A call that is refused (HO_INVALID_ARGUMENT,
@@ -184,6 +184,27 @@ HO_API const char* ho_version(void);
 HO_API const char* ho_status_name(ho_status status);
 /* Text about this thread's last call that was not HO_OK; valid until its next one; never NULL. */
 HO_API const char* ho_last_error(void);
+
+typedef enum ho_log_level {
+  HO_LOG_DEBUG = 0,
+  HO_LOG_INFO = 1,
+  HO_LOG_WARNING = 2,
+  HO_LOG_ERROR = 3
+} ho_log_level;
+/* Sets what the library logs in this process, for all pools: lines of level `least` and above,
+ * until then HO_LOG_INFO. They tell what no call returns, as that a node is lost. The environment
+ * variable HYPEROFFLOAD_LOG ("debug", "info", "warning", "error") has precedence over `least`;
+ * ho_connect looks at it, too.
+ *
+ * line: takes each line, without time and level, in place of stderr; NULL: stderr. The text is
+ * valid until `line` returns. Any thread calls it, the library's own ones too, for one line at a
+ * time; transfers may wait for it. It must not call the library, and not throw. Once ho_set_log
+ * returns, the function before is not called any more. Any thread, also before ho_connect.
+ *
+ * HO_INVALID_ARGUMENT  not a level, also in the variable. */
+HO_API ho_status ho_set_log(ho_log_level least,
+                            void (*line)(void* context, ho_log_level level, const char* text),
+                            void* context);
 
 /* Opens a session on every node of a pool, and starts the library's threads. These threads, and the
  * copies that "local" makes, have the calling thread's processor affinity: pin it before this call.

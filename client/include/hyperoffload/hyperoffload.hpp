@@ -31,6 +31,13 @@ inline void check(ho_status status) {
   if (status != HO_OK) throw Error(status);
 }
 
+/// What the library logs in this process, and where lines go; see ho_set_log().
+inline void set_log(ho_log_level least,
+                    void (*line)(void* context, ho_log_level level, const char* text) = nullptr,
+                    void* context = nullptr) {
+  check(ho_set_log(least, line, context));
+}
+
 /// Bytes of one node's flash. It must not outlive its Pool. Its end gives scratch flash back, which
 /// nobody else can reach; durable flash stays, until free().
 class Flash {

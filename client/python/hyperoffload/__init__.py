@@ -84,7 +84,14 @@ that cannot be met; hyperoffload.Error where the pool fails, with the script's l
 its tensors if it was in a step. RuntimeError for parts that are compiled and for other threads;
 ImportError without libhyperoffload, and FileNotFoundError without the command `hyperoffload`.
 
-Environment: HYPEROFFLOAD_LIBRARY is the path of libhyperoffload.so.0, HYPEROFFLOAD_COMMAND that of
+Log lines of the library go to stderr, as that a node is lost; after
+
+    hyperoffload.use_logging()
+
+to logging.getLogger("hyperoffload").
+
+Environment: HYPEROFFLOAD_LOG is the least level of log lines: "debug", "info" (as if it is not set), "warning" or
+"error". HYPEROFFLOAD_LIBRARY is the path of libhyperoffload.so.0, HYPEROFFLOAD_COMMAND that of
 the command `hyperoffload`, where the package does not have them, and the loader and the path do not
 find them. HYPEROFFLOAD_TLS is the folder of the job's certificate (node.crt, node.key, ca.crt), for
 pools that are reached over TCP.
@@ -96,7 +103,7 @@ import importlib
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
-from ._pool.library import Error
+from ._pool.library import Error, use_logging
 
 if TYPE_CHECKING:
     from ._plan.graph import Graph, record
@@ -111,7 +118,7 @@ if TYPE_CHECKING:
     from ._run.run import Run
 
 __all__ = ["Blocks", "Error", "Graph", "Notice", "Plan", "Programs", "Publisher", "Recorder", "Run", "Subscriber",
-           "Tile", "analyze", "fit", "from_dtensor", "from_hypershard", "record"]
+           "Tile", "analyze", "fit", "from_dtensor", "from_hypershard", "record", "use_logging"]
 
 # Loaded at their first use: connectors run where there is no PyTorch.
 _WITHOUT_TORCH = {"Blocks": "._pool.blocks", "Notice": "._pool.notice", "Programs": "._pool.programs",

@@ -2,14 +2,49 @@
 #include <hyperoffload/hyperoffload.h>
 
 #include <catch2/catch.hpp>
+#include <csignal>
+#include <cstdint>
+#include <cstdlib>
 #include <hyperoffload/hyperoffload.hpp>
+#include <mutex>
 #include <string>
 
 #include "tests/integration/client/two_nodes.hpp"
+#include "tests/support/stderr_capture.hpp"
 
 namespace {
 
-using ho::test::TwoNodes;
+using namespace ho;
+using test::StderrCapture;
+using test::TwoNodes;
+
+hyperoffload::Pool connected(const TwoNodes& nodes) {
+  hyperoffload::Pool::Options options;
+  options.pool = nodes.address(0);
+  return hyperoffload::Pool(options);
+}
+
+/// The log's lines while it lives.
+class LogLines {
+ public:
+  explicit LogLines(ho_log_level least) { hyperoffload::set_log(least, &LogLines::take, this); }
+  ~LogLines() { ho_set_log(HO_LOG_INFO, nullptr, nullptr); }
+  LogLines(const LogLines&) = delete;
+  LogLines& operator=(const LogLines&) = delete;
+  [[nodiscard]] std::string text() {
+    const std::lock_guard guard(mutex_);
+    return text_;
+  }
+
+ private:
+  static void take(void* context, ho_log_level level, const char* text) {
+    auto& lines = *static_cast<LogLines*>(context);
+    const std::lock_guard guard(lines.mutex_);
+    lines.text_ += std::to_string(level) + " " + text + "\n";
+  }
+  std::mutex mutex_;
+  std::string text_;
+};
 
 TEST_CASE("client: the library has its header's version") {
   const std::string header = std::to_string(HO_VERSION_MAJOR) + '.' +
@@ -29,6 +64,73 @@ TEST_CASE("client: the C++ pool tells its room, and allocates among some nodes")
   CHECK(pool.room(HO_FAR_NODES).nodes == 0);
   CHECK(pool.allocate(4096, HO_NEAR_NODES).get() != nullptr);
   CHECK_THROWS_AS(pool.allocate(4096, HO_FAR_NODES), hyperoffload::Error);
+}
+
+TEST_CASE("client: the job takes log lines in place of stderr, from a level on") {
+  TwoNodes nodes;
+  nodes.daemon(1).send(SIGKILL);
+  nodes.daemon(1).wait();
+  const StderrCapture captured;
+  const std::string line = "left a node of the pool out";
+  {
+    LogLines lines(HO_LOG_WARNING);
+    (void)connected(nodes);
+    CHECK_THAT(lines.text(), Catch::StartsWith("2 " + line + " node=n1 reason="));
+  }
+  {
+    LogLines lines(HO_LOG_ERROR);
+    (void)connected(nodes);
+    CHECK(lines.text() == "");
+  }
+  CHECK(captured.text() == "");
+  (void)connected(nodes);
+  CHECK_THAT(captured.text(), Catch::Contains(" warning " + line));
+  int beyond = HO_LOG_ERROR;
+  beyond += 1;
+  CHECK(ho_set_log(static_cast<ho_log_level>(beyond), nullptr, nullptr) == HO_INVALID_ARGUMENT);
+}
+
+TEST_CASE("client: HYPEROFFLOAD_LOG has precedence over the job's log level") {
+  struct LogVariable {
+    explicit LogVariable(const char* value) { ::setenv("HYPEROFFLOAD_LOG", value, 1); }
+    ~LogVariable() { ::unsetenv("HYPEROFFLOAD_LOG"); }
+  };
+  TwoNodes nodes;
+  nodes.daemon(1).send(SIGKILL);
+  nodes.daemon(1).wait();
+  {
+    const LogVariable variable("warning");
+    LogLines lines(HO_LOG_ERROR);
+    (void)connected(nodes);
+    CHECK_THAT(lines.text(), Catch::Contains("left a node of the pool out"));
+  }
+  LogLines lines(HO_LOG_INFO);
+  {
+    const LogVariable variable("error");
+    (void)connected(nodes);
+    CHECK(lines.text() == "");
+  }
+  hyperoffload::Pool::Options options;
+  options.pool = nodes.address(0);
+  options.wait_ms = 1;
+  hyperoffload::Pool pool(options);
+  const auto wait = [&] { CHECK_THROWS_AS(pool.allocate(1ULL << 40U), hyperoffload::Error); };
+  {
+    const LogVariable variable("error");
+    LogLines less(HO_LOG_INFO);
+    wait();
+    CHECK(less.text() == "");
+  }
+  {
+    LogLines more(HO_LOG_INFO);
+    wait();
+    CHECK_THAT(more.text(), Catch::Contains("1 waiting for memory "));
+  }
+  const LogVariable variable("loud");
+  const char* const words = "HYPEROFFLOAD_LOG is \"loud\", not one of debug, info, warning, error";
+  CHECK_THROWS_WITH(connected(nodes), Catch::EndsWith(words));
+  CHECK(ho_set_log(HO_LOG_INFO, nullptr, nullptr) == HO_INVALID_ARGUMENT);
+  CHECK_THAT(ho_last_error(), Catch::Equals(words));
 }
 
 }  // namespace

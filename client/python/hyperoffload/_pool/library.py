@@ -5,7 +5,9 @@ library's own text. The library is searched in the package, then at HYPEROFFLOAD
 the loader.
 """
 
+import atexit
 import ctypes
+import logging
 import operator
 import os
 import pathlib
@@ -17,6 +19,9 @@ U32_MAX, U64_MAX = 2 ** 32 - 1, 2 ** 64 - 1
 _NAME = "libhyperoffload.so.0"
 _TAKE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64)
 _DROP = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p)
+_LINE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)
+# By ho_log_level.
+_LEVELS = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
 # What a link is measured with: the first of these sizes, times 4 each, that takes so long.
 _FIRST_BYTES, _LONG_ENOUGH_S = 256 << 10, 0.05
 
@@ -131,7 +136,7 @@ def _load():
     text, status = ctypes.c_char_p, ctypes.c_int
     for result, functions in {
             status: {
-                "ho_connect": [handle, handle], "ho_disconnect": [handle],
+                "ho_connect": [handle, handle], "ho_disconnect": [handle], "ho_set_log": [ctypes.c_int, _LINE, handle],
                 "ho_allocate_among": [handle, ctypes.c_int, wide, handle], "ho_register": [handle, handle, size],
                 "ho_pool_get_room": [handle, ctypes.c_int, handle], "ho_pool_get_notice": [handle, handle],
                 "ho_unregister": [handle, handle], "ho_get": [handle, handle, wide, handle, size, handle],
@@ -174,6 +179,22 @@ def library():
     if _library is None:
         _library = _load()
     return _library
+
+
+@_LINE
+def _to_logging(_, level, text):
+    logging.getLogger("hyperoffload").log(_LEVELS[level], "%s", text.decode(errors="replace"))
+
+
+def use_logging() -> None:
+    """Sends the library's log lines to the logger "hyperoffload" of `logging`, in place of stderr. Handlers run on any
+    thread, and must not call this package."""
+    _check(library().ho_set_log(0, _to_logging, None))
+    # Threads of the library that log later would find no interpreter.
+    atexit.register(_library.ho_set_log, 3, _LINE(), None)
+
+
+use_logging.__module__ = "hyperoffload"
 
 
 def status_name(status):
