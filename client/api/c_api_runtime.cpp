@@ -175,11 +175,30 @@ uint32_t ho_position_count(const ho_plan* plan) {
 }
 
 uint32_t ho_position_op(const ho_plan* plan, uint32_t position) {
-  return plan == nullptr ? 0 : plan->plan->position_op(position);
+  const auto* const op = plan == nullptr ? nullptr : plan->plan->op_at(position);
+  return op == nullptr ? 0 : op->id;
+}
+
+const char* ho_position_name(const ho_plan* plan, uint32_t position) {
+  const auto* const op = plan == nullptr ? nullptr : plan->plan->op_at(position);
+  return op == nullptr ? "" : op->name.c_str();
 }
 
 uint32_t ho_cache_op_count(const ho_plan* plan) {
   return plan == nullptr ? 0 : plan->plan->cache_op_count();
+}
+
+uint32_t ho_storage_count(const ho_plan* plan) {
+  return plan == nullptr ? 0 : plan->plan->storage_count();
+}
+
+ho_status ho_get_storage_info(const ho_plan* plan, uint32_t index, ho_storage_info* out) {
+  return guarded([&]() -> Result<void> {
+    if (plan == nullptr || out == nullptr) return null_argument();
+    const auto info = plan->plan->storage_info(index);
+    if (!info) return info.error();
+    return give_out(*info, out);
+  });
 }
 
 ho_status ho_write(ho_plan* plan, uint32_t storage_id, const void* data, size_t bytes) {
@@ -336,7 +355,7 @@ ho_status ho_write_op_times(const ho_plan* plan, const char* path) {
     for (std::uint32_t p = 0; p < measured->ops.size(); ++p) {
       const ho_span& op = measured->ops[p];
       const std::uint64_t took_ns = op.end_ns - std::min(op.start_ns, op.end_ns);
-      const auto [at, first] = shortest.emplace(plan->plan->position_op(p), took_ns);
+      const auto [at, first] = shortest.emplace(plan->plan->op_at(p)->id, took_ns);
       if (!first) at->second = std::min(at->second, took_ns);
     }
     JsonWriter json;

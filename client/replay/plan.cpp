@@ -54,6 +54,20 @@ Result<StorageNumber> Plan::number_of(std::uint32_t storage_id) const {
   return *numbers_[slot->storage.value()];
 }
 
+Result<ho_storage_info> Plan::storage_info(std::uint32_t index) const {
+  if (index >= storages_.size()) {
+    return Error(Errc::kOutOfRange, "the plan has " + std::to_string(storages_.size()) +
+                                        " storages, none at " + std::to_string(index));
+  }
+  const StorageSlot& slot = storages_[index];
+  return ho_storage_info{sizeof(ho_storage_info),
+                         slot.id,
+                         slot.persistent ? 1U : 0U,
+                         slot.bytes,
+                         names_[slot.storage.value()].c_str(),
+                         storage_kind_name(slot.kind).data()};  // literals: zero-terminated
+}
+
 bool Plan::writes_now(StorageIndex storage) const {
   if (!in_op_) return false;
   const auto begin = operands_.begin() + operand_first_[position_];

@@ -38,6 +38,12 @@ struct MeasuredTimeline {
 /// same text, except those that only report.
 class Plan {
  public:
+  /// An op as the graph has it.
+  struct Op {
+    std::uint32_t id = 0;
+    std::string name;
+  };
+
   /// Runtime::load().
   [[nodiscard]] static Result<std::unique_ptr<Plan>> load(Runtime& runtime,
                                                           std::span<const std::byte> schedule);
@@ -91,10 +97,16 @@ class Plan {
   [[nodiscard]] void* operand(std::uint32_t position, std::uint32_t storage_id) const;
 
   [[nodiscard]] std::uint32_t position_count() const { return position_count_; }
-  [[nodiscard]] std::uint32_t position_op(std::uint32_t position) const {
-    return position < position_count_ ? op_ids_[position] : 0;
+  /// The op at a position; null: the plan does not have it.
+  [[nodiscard]] const Op* op_at(std::uint32_t position) const {
+    return position < position_count_ ? &ops_[op_at_[position].value()] : nullptr;
   }
   [[nodiscard]] std::uint32_t cache_op_count() const { return cache_op_count_; }
+  [[nodiscard]] std::uint32_t storage_count() const {
+    return static_cast<std::uint32_t>(storages_.size());
+  }
+  /// The storages by id. @return kOutOfRange: there are fewer.
+  [[nodiscard]] Result<ho_storage_info> storage_info(std::uint32_t index) const;
   /// The number of a storage in the runtime. @return kNotFound: the plan has no such storage, or
   /// the runtime does not track it.
   [[nodiscard]] Result<StorageNumber> number_of(std::uint32_t storage_id) const;
@@ -178,7 +190,8 @@ class Plan {
     StorageIndex storage;
     std::uint64_t bytes = 0;
     bool persistent = false;
-    std::optional<std::uint32_t> input;  ///< index into inputs_
+    StorageKind kind = StorageKind::kUnspecified;
+    std::optional<std::uint32_t> input = {};  ///< index into inputs_
   };
   /// Nearness of both homes of a storage with two.
   using DoubledNear = std::optional<std::array<Nearness, 2>>;
@@ -246,7 +259,8 @@ class Plan {
 
   std::uint64_t predicted_step_ns_ = 0;
   std::uint32_t position_count_ = 0;
-  std::vector<std::uint32_t> op_ids_;
+  std::vector<Op> ops_;
+  std::vector<OpIndex> op_at_;                  ///< by position, into ops_
   std::vector<std::uint32_t> operand_first_;    ///< per position, into operands_; count + 1
   std::vector<OperandSlot> operands_;           ///< per position by storage id
   std::vector<std::uint64_t> used_through_;     ///< highest operand end up to each position

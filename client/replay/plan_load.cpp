@@ -110,6 +110,7 @@ void Plan::index_operands(const Schedule& schedule) {
   position_count_ = static_cast<std::uint32_t>(schedule.positions.size());
   times_.resize(position_count_);
   last_times_.resize(position_count_);
+  for (const auto& op : schedule.ops) ops_.push_back({op.id, op.name});
   std::vector<std::uint32_t> last(schedule.storages.size(), kNoIndex);
   for (std::uint32_t p = 0; p < position_count_; ++p) {
     for (const auto& operand : schedule.positions[p].operands) last[operand.storage.value()] = p;
@@ -119,7 +120,7 @@ void Plan::index_operands(const Schedule& schedule) {
   std::uint64_t used = 0;
   for (std::uint32_t p = 0; p < position_count_; ++p) {
     const auto& position = schedule.positions[p];
-    op_ids_.push_back(schedule.ops[position.op.value()].id);
+    op_at_.push_back(position.op);
     operand_first_.push_back(static_cast<std::uint32_t>(operands_.size()));
     for (const auto& operand : position.operands) {
       const std::uint32_t s = operand.storage.value();
@@ -145,7 +146,7 @@ void Plan::index_operands(const Schedule& schedule) {
 void Plan::index_storages(const Schedule& schedule) {
   for (std::uint32_t s = 0; s < schedule.storages.size(); ++s) {
     const Storage& storage = schedule.storages[s];
-    StorageSlot slot{storage.id, StorageIndex(s), storage.bytes, storage.persistent, {}};
+    StorageSlot slot{storage.id, StorageIndex(s), storage.bytes, storage.persistent, storage.kind};
     if (storage.kind == StorageKind::kInput && !storage.persistent) {
       slot.input = static_cast<std::uint32_t>(inputs_.size());
       inputs_.push_back(std::make_unique<Input>());

@@ -38,7 +38,8 @@
  * HO_UNAVAILABLE from a runtime or plan means that a node is lost that had the only home of some of
  * its values. The failure is permanent: every further call returns the same, and only ho_unload and
  * ho_close are useful. Calls that only report answer as before: ho_get_counters,
- * ho_get_runtime_counters, ho_get_timeline, ho_write_op_times, ho_storage_of, ho_find_storage.
+ * ho_get_runtime_counters, ho_get_timeline, ho_write_op_times, ho_storage_of, ho_find_storage, and
+ * those that list a plan's ops and storages.
  *
  * Arguments. A pointer that is NULL where no text allows it is refused with HO_INVALID_ARGUMENT. A
  * struct's struct_bytes is its sizeof, set by the caller, so that the struct can grow: fields that
@@ -545,9 +546,24 @@ HO_API ho_status ho_load(ho_runtime* runtime, const void* schedule, size_t sched
 HO_API ho_status ho_unload(ho_plan* plan);
 
 HO_API uint32_t ho_position_count(const ho_plan* plan);
-/* The graph's op id at a position; 0 for a position that the plan does not have. */
+/* The graph's id and name of the op at a position; 0 and "" for a position that the plan does not
+ * have. The text lives as long as the plan. */
 HO_API uint32_t ho_position_op(const ho_plan* plan, uint32_t position);
+HO_API const char* ho_position_name(const ho_plan* plan, uint32_t position);
 HO_API uint32_t ho_cache_op_count(const ho_plan* plan);
+
+/* A storage as the graph has it; the texts live as long as the plan. */
+typedef struct ho_storage_info {
+  size_t struct_bytes;
+  uint32_t id;
+  uint32_t persistent; /* 1: its value outlives a step */
+  uint64_t bytes;
+  const char* name; /* "#" and the id if the graph gives none */
+  const char* kind; /* "WEIGHT", "INPUT", ...; "KIND_UNSPECIFIED" */
+} ho_storage_info;
+/* A plan's storages, by rising id. HO_OUT_OF_RANGE: `index` is not below ho_storage_count. */
+HO_API uint32_t ho_storage_count(const ho_plan* plan);
+HO_API ho_status ho_get_storage_info(const ho_plan* plan, uint32_t index, ho_storage_info* out);
 
 /* --- values --- */
 

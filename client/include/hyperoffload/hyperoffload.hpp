@@ -390,7 +390,19 @@ class Plan {
   std::uint32_t position_op(std::uint32_t position) const {
     return ho_position_op(handle_, position);
   }
+  std::string position_name(std::uint32_t position) const {
+    return ho_position_name(handle_, position);
+  }
   std::uint32_t cache_op_count() const { return ho_cache_op_count(handle_); }
+  /// The plan's storages, by rising id. Their names live as long as the plan.
+  std::vector<ho_storage_info> storages() const {
+    std::vector<ho_storage_info> storages(ho_storage_count(handle_));
+    for (std::uint32_t i = 0; i < storages.size(); ++i) {
+      storages[i].struct_bytes = sizeof(storages[i]);
+      check(ho_get_storage_info(handle_, i, &storages[i]));
+    }
+    return storages;
+  }
   ho_counters counters() const {
     ho_counters counters{};
     counters.struct_bytes = sizeof(counters);

@@ -3,18 +3,26 @@
 
 #include <catch2/catch.hpp>
 #include <csignal>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <hyperoffload/hyperoffload.hpp>
 #include <mutex>
 #include <string>
+#include <vector>
 
+#include "common/schedule/schedule.hpp"
+#include "proto/files/convert.hpp"
 #include "tests/integration/client/two_nodes.hpp"
+#include "tests/support/host_memory.hpp"
+#include "tests/support/schedule_builder.hpp"
 #include "tests/support/stderr_capture.hpp"
 
 namespace {
 
 using namespace ho;
+using B = test::ScheduleBuilder;
+using test::HostMemory;
 using test::StderrCapture;
 using test::TwoNodes;
 
@@ -22,6 +30,17 @@ hyperoffload::Pool connected(const TwoNodes& nodes) {
   hyperoffload::Pool::Options options;
   options.pool = nodes.address(0);
   return hyperoffload::Pool(options);
+}
+
+hyperoffload::Runtime opened(hyperoffload::Pool& pool, HostMemory& host) {
+  return {pool,
+          [](void* context, ho_storage, std::uint64_t bytes) -> void* {
+            return static_cast<HostMemory*>(context)->allocate(bytes);
+          },
+          [](void* context, ho_storage, void* memory) {
+            static_cast<HostMemory*>(context)->free(static_cast<std::byte*>(memory));
+          },
+          &host};
 }
 
 /// The log's lines while it lives.
@@ -131,6 +150,44 @@ TEST_CASE("client: HYPEROFFLOAD_LOG has precedence over the job's log level") {
   CHECK_THROWS_WITH(connected(nodes), Catch::EndsWith(words));
   CHECK(ho_set_log(HO_LOG_INFO, nullptr, nullptr) == HO_INVALID_ARGUMENT);
   CHECK_THAT(ho_last_error(), Catch::Equals(words));
+}
+
+TEST_CASE("client: a plan lists its storages and the ops at its positions") {
+  TwoNodes nodes;
+  hyperoffload::Pool pool = connected(nodes);
+  HostMemory host;
+  hyperoffload::Runtime runtime = opened(pool, host);
+  B b;
+  const auto w = b.storage("w", 4096, B::kWeight, 0);
+  const auto x = b.storage("x", 64, B::kInput, 4096);
+  const auto unnamed = b.storage("", 128, B::kActivation);
+  b.op({B::read(w, 0), B::read(x, 4096), B::write(unnamed, 8192)});
+  b.op({B::read(unnamed, 8192)});
+  const auto detach = b.detach(w, 0, {.after = 0});
+  b.prefetch(w, 0, {.before = 0, .after_cache_ops = {B::previous(detach)}});
+  b.prefetch(x, 4096, {.before = 0});
+  schedule::Schedule schedule = b.finish();
+  schedule.storages[0].id = 7;  // listed by id, not by place
+  schedule.storages[1].id = 3;
+  const std::string encoded = encode_schedule(schedule);
+  const hyperoffload::Plan plan(runtime, encoded.data(), encoded.size());
+  const auto storages = plan.storages();
+  REQUIRE(storages.size() == 3);
+  const auto listed = [](const ho_storage_info& one) {
+    return std::to_string(one.id) + " " + one.name + " " + one.kind + " " +
+           std::to_string(one.bytes) + " " + std::to_string(one.persistent);
+  };
+  CHECK(listed(storages[0]) == "3 x INPUT 64 0");
+  CHECK(listed(storages[1]) == "7 w WEIGHT 4096 1");
+  CHECK(listed(storages[2]) == "102 #102 ACTIVATION 128 0");
+  CHECK(plan.position_name(0) == "op0");
+  CHECK(plan.position_name(1) == "op1");
+  CHECK(plan.position_name(2) == "");
+  ho_storage_info info{};
+  info.struct_bytes = sizeof(info);
+  CHECK(ho_get_storage_info(plan.get(), 3, &info) == HO_OUT_OF_RANGE);
+  CHECK_THAT(ho_last_error(), Catch::Equals("the plan has 3 storages, none at 3"));
+  CHECK(ho_storage_count(nullptr) == 0);
 }
 
 }  // namespace
