@@ -3,6 +3,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -204,14 +205,30 @@ ho_status ho_get_storage_info(const ho_plan* plan, uint32_t index, ho_storage_in
 ho_status ho_write(ho_plan* plan, uint32_t storage_id, const void* data, size_t bytes) {
   return with(plan, [&](Plan& it) -> Result<void> {
     if (data == nullptr) return null_argument();
-    return it.write(storage_id, bytes_of(data, bytes));
+    return it.write(storage_id, std::nullopt, bytes_of(data, bytes));
+  });
+}
+
+ho_status ho_write_range(ho_plan* plan, uint32_t storage_id, uint64_t offset, const void* data,
+                         size_t bytes) {
+  return with(plan, [&](Plan& it) -> Result<void> {
+    if (data == nullptr) return null_argument();
+    return it.write(storage_id, offset, bytes_of(data, bytes));
   });
 }
 
 ho_status ho_read(ho_plan* plan, uint32_t storage_id, void* into, size_t bytes) {
   return with(plan, [&](Plan& it) -> Result<void> {
     if (into == nullptr) return null_argument();
-    return it.read(storage_id, {static_cast<std::byte*>(into), bytes});
+    return it.read(storage_id, std::nullopt, {static_cast<std::byte*>(into), bytes});
+  });
+}
+
+ho_status ho_read_range(ho_plan* plan, uint32_t storage_id, uint64_t offset, void* into,
+                        size_t bytes) {
+  return with(plan, [&](Plan& it) -> Result<void> {
+    if (into == nullptr) return null_argument();
+    return it.read(storage_id, offset, {static_cast<std::byte*>(into), bytes});
   });
 }
 

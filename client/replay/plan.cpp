@@ -10,8 +10,6 @@
 namespace ho::client {
 namespace {
 
-/// Longest sleep in a wait before looking again. Wake-ups are not lost; this guards against a bug.
-constexpr Duration kLookAgain = std::chrono::milliseconds(100);
 /// before() spins this long: most late transfers are late by less than a wake-up costs.
 /// Source: own measurement, waking a sleeping thread takes 15-50 us.
 constexpr Duration kSpinBefore = std::chrono::microseconds(20);
@@ -88,83 +86,6 @@ void* Plan::operand(std::uint32_t position, std::uint32_t storage_id) const {
   if (hosted_ != nullptr) return hosted_->address(slot->storage);
   if (position != position_ || !in_op_) return nullptr;
   return runtime_.device().arena.data() + slot->device_offset_bytes;
-}
-
-Result<void> Plan::write(std::uint32_t storage_id, std::span<const std::byte> data) {
-  if (auto ok = runtime_.check_running(); !ok) return ok;
-  const StorageSlot* const slot = find_storage(storage_id);
-  if (slot == nullptr) {
-    return Error(Errc::kNotFound, "no storage with id " + std::to_string(storage_id));
-  }
-  const std::string& name = names_[slot->storage.value()];
-  if (!slot->persistent && !slot->input) {
-    return Error(Errc::kInvalidArgument,
-                 name + " is neither persistent nor an INPUT: an op makes its value");
-  }
-  if (data.size() != slot->bytes) {
-    return Error(Errc::kInvalidArgument, name + " has " + std::to_string(slot->bytes) + " bytes, " +
-                                             std::to_string(data.size()) + " given");
-  }
-  if (slot->input) return write_input(*inputs_[*slot->input], data);
-  return runtime_.write(*numbers_[slot->storage.value()], data);
-}
-
-Result<void> Plan::read(std::uint32_t storage_id, std::span<std::byte> into) {
-  if (auto ok = runtime_.check_running(); !ok) return ok;
-  const StorageSlot* const slot = find_storage(storage_id);
-  if (slot == nullptr) {
-    return Error(Errc::kNotFound, "no storage with id " + std::to_string(storage_id));
-  }
-  const std::string& name = names_[slot->storage.value()];
-  if (!slot->persistent) {
-    return Error(Errc::kInvalidArgument, name + " is not persistent: no value outlives a step");
-  }
-  if (into.size() != slot->bytes) {
-    return Error(Errc::kInvalidArgument, name + " has " + std::to_string(slot->bytes) +
-                                             " bytes, room for " + std::to_string(into.size()));
-  }
-  return runtime_.read(*numbers_[slot->storage.value()], into);
-}
-
-/// By way of memory that stays registered: an INPUT comes at every step. Steps take turns with two
-/// homes, so the one that is written was last used two steps before.
-Result<void> Plan::write_input(Input& input, std::span<const std::byte> data) {
-  const std::uint64_t step = steps_begun_.load();
-  const auto unused = [&] {
-    const std::uint64_t first = run_first_step_.load();
-    return step < 2 || first == kNotRunning || first + active_.retired_steps.load() + 1 >= step;
-  };
-  for (;;) {
-    const std::uint32_t token = active_.changed.token();
-    if (unused()) break;
-    if (auto ok = runtime_.check_running(); !ok) return ok;
-    active_.changed.wait(token, kLookAgain);
-  }
-  const std::lock_guard guard(input.moving);
-  Storages& storages = runtime_.storages();
-  const auto copy = storages.registered(Direction::kPut, bounce_handles_);
-  const auto hurried = storages.registered(Direction::kPut, bounce_handles_, kPutLateMin);
-  std::uint8_t& missed = input.missed[step % 2];
-  const auto write_by = [&](const Storages::Copy& by) -> Result<void> {
-    missed = 0;
-    for (std::size_t at = 0; at < data.size(); at += bounce_.size()) {
-      const auto part = data.subspan(at, std::min(bounce_.size(), data.size() - at));
-      std::copy(part.begin(), part.end(), bounce_.begin());
-      const auto bytes = std::span(bounce_).first(part.size());
-      auto moved = storages.put_in_time(input.home, step % 2, at, bytes, copy, by, missed);
-      if (!moved) return moved;
-    }
-    return {};
-  };
-  auto written = write_by(hurried);
-  // The home that had it is lost; the node that was left out may answer yet.
-  if (!written && missed != 0) written = write_by(copy);
-  if (!written) {
-    return runtime_.moved_badly(written.error().at("writing " + names_[input.storage.value()]));
-  }
-  replay_->input_written(input.storage, step, missed);
-  input.written_steps.store(step + 1);
-  return {};
 }
 
 Result<void> Plan::step_begin() {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -56,10 +57,15 @@ class Plan {
 
   /// Supplies an INPUT of the next step that has not begun, also while a step runs. Waits until
   /// nothing uses the value of two steps before, at most until the transfers' deadlines. For a
-  /// persistent storage: sets the latest value, between steps.
-  [[nodiscard]] Result<void> write(std::uint32_t storage_id, std::span<const std::byte> data);
-  /// The latest value of a persistent storage, between steps.
-  [[nodiscard]] Result<void> read(std::uint32_t storage_id, std::span<std::byte> into);
+  /// persistent storage: sets the latest value, between steps, or a part of it.
+  /// @param offset_bytes  of the part; nothing: `data` is all of it.
+  [[nodiscard]] Result<void> write(std::uint32_t storage_id,
+                                   std::optional<std::uint64_t> offset_bytes,
+                                   std::span<const std::byte> data);
+  /// The latest value of a persistent storage, or a part of it, between steps.
+  [[nodiscard]] Result<void> read(std::uint32_t storage_id,
+                                  std::optional<std::uint64_t> offset_bytes,
+                                  std::span<std::byte> into);
 
   /// Begins a step. Makes this plan the one that runs.
   [[nodiscard]] Result<void> step_begin();
@@ -173,6 +179,10 @@ class Plan {
   [[nodiscard]] bool taken(StorageIndex storage) const { return taken_[storage.value()] != 0; }
 
  private:
+  /// Longest sleep in a wait before looking again. Wake-ups are not lost; this guards against a
+  /// bug.
+  static constexpr Duration kLookAgain = std::chrono::milliseconds(100);
+
   struct Times {
     std::uint64_t start = 0;
     std::uint64_t end = 0;
@@ -231,6 +241,9 @@ class Plan {
   [[nodiscard]] StorageHome own_home(const OwnDoubled& own);
   [[nodiscard]] Result<void> write_input(Input& input, std::span<const std::byte> data);
   [[nodiscard]] const StorageSlot* find_storage(std::uint32_t storage_id) const;
+  [[nodiscard]] Result<const StorageSlot*> find_range(std::uint32_t storage_id,
+                                                      std::optional<std::uint64_t> offset_bytes,
+                                                      std::size_t bytes) const;
   [[nodiscard]] const OperandSlot* find_operand(std::uint32_t position,
                                                 std::uint32_t storage_id) const;
   [[nodiscard]] bool op_ended();

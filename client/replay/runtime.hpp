@@ -48,9 +48,12 @@ class Runtime {
 
   /// Brings the latest value of every persistent storage home. Between steps.
   [[nodiscard]] Result<void> sync();
-  /// A persistent storage's latest value, between steps.
-  [[nodiscard]] Result<void> read(StorageNumber number, std::span<std::byte> into);
-  [[nodiscard]] Result<void> write(StorageNumber number, std::span<const std::byte> data);
+  /// A part of a persistent storage's latest value, between steps, which the storage has.
+  [[nodiscard]] Result<void> read(StorageNumber number, std::uint64_t offset_bytes,
+                                  std::span<std::byte> into);
+  /// @return kConflict: a part that is not all of it, where the rest has no value.
+  [[nodiscard]] Result<void> write(StorageNumber number, std::uint64_t offset_bytes,
+                                   std::span<const std::byte> data);
 
   // Where the job places device bytes. Outside steps; a step that was left is over.
   /// A storage that no plan knows yet. @param name  empty: no plan ever will.
@@ -167,7 +170,7 @@ class Runtime {
   [[nodiscard]] Result<void> bring_home(StorageNumber number, HeldStorage& storage);
   void take_off(StorageNumber number, HeldStorage& storage);
   [[nodiscard]] Result<void> store(HeldStorage& storage);
-  [[nodiscard]] Result<void> fetch_to_device(HeldStorage& storage);
+  [[nodiscard]] Result<void> fetch_to_device(HeldStorage& storage, ValueRange range);
 
   /// Memory that plans share for homes of what does not outlive a step.
   struct Scratch {

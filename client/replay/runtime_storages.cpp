@@ -28,9 +28,9 @@ Result<void> Runtime::store(HeldStorage& storage) {
   return {};
 }
 
-Result<void> Runtime::fetch_to_device(HeldStorage& storage) {
-  if (auto fetched = storages_->fetch(storage); !fetched) return moved_badly(fetched.error());
-  counters_.fetched_bytes += storage.bytes;
+Result<void> Runtime::fetch_to_device(HeldStorage& storage, ValueRange range) {
+  if (auto ok = storages_->fetch(storage, range); !ok) return moved_badly(ok.error());
+  counters_.fetched_bytes += range.length_bytes;
   return {};
 }
 
@@ -78,27 +78,33 @@ Result<void> Runtime::bring_home(StorageNumber number, HeldStorage& storage) {
   return {};
 }
 
-Result<void> Runtime::read(StorageNumber number, std::span<std::byte> into) {
+Result<void> Runtime::read(StorageNumber number, std::uint64_t offset_bytes,
+                           std::span<std::byte> into) {
   if (auto ok = check_between_steps(); !ok) return ok;
   auto storage = find_held(number);
   if (!storage) return storage.error();
   HeldStorage& held = **storage;
   if (auto settled = settle(number, held); !settled) return settled;
   if (auto home = bring_home(number, held); !home) return home;
-  if (auto got = storages_->read(held, into); !got) return moved_badly(got.error());
+  if (auto got = storages_->read(held, offset_bytes, into); !got) return moved_badly(got.error());
   return {};
 }
 
-Result<void> Runtime::write(StorageNumber number, std::span<const std::byte> data) {
+Result<void> Runtime::write(StorageNumber number, std::uint64_t offset_bytes,
+                            std::span<const std::byte> data) {
   if (auto ok = check_between_steps(); !ok) return ok;
   auto storage = find_held(number);
   if (!storage) return storage.error();
   HeldStorage& held = **storage;
   if (auto settled = settle(number, held); !settled) return settled;
+  if (data.size() < held.bytes) {
+    // The rest of the value has to be where the part goes.
+    if (auto home = bring_home(number, held); !home) return home;
+  }
   const bool on_device = held.place.on_device;
-  if (auto put = storages_->write(held, data); !put) return moved_badly(put.error());
+  if (auto put = storages_->write(held, offset_bytes, data); !put) return moved_badly(put.error());
   if (on_device) {
-    if (auto fetched = fetch_to_device(held); !fetched) return fetched;
+    if (auto ok = fetch_to_device(held, {offset_bytes, data.size()}); !ok) return ok;
   }
   return bring_home(number, held);
 }
@@ -181,7 +187,7 @@ Result<void*> Runtime::fetch(StorageNumber number) {
   }
   held.address = memory;
   count_device(held.bytes, 0);
-  auto fetched = fetch_to_device(held);
+  auto fetched = fetch_to_device(held, {0, held.bytes});
   if (!fetched) {
     take_off(number, held);
     return fetched.error();
@@ -230,7 +236,7 @@ Result<void> Runtime::peek(StorageNumber number, std::span<std::byte> into) {
     seen.home.offset_bytes.fill(seen.home.offset_bytes[parity]);
     seen.home.second.offset_bytes.fill(seen.home.second.offset_bytes[parity]);
     seen.address = into.data();
-    if (auto got = storages_->fetch(seen); !got) return moved_badly(got.error());
+    if (auto got = storages_->fetch(seen, {0, seen.bytes}); !got) return moved_badly(got.error());
     // Once its prefetch has ended, a home that the plan shares may get another storage's bytes.
     seen.place = place_now(*index);
     if (!seen.place.on_device || (*storage)->persistent) return {};

@@ -19,6 +19,14 @@ std::string doing(const char* what, const HeldStorage& storage) {
 constexpr std::uint64_t kWindowBytes = 4 * kMiB;
 constexpr std::uint64_t kZerosBytes = kMiB;
 
+/// The home of the bytes from `offset_bytes` on.
+StorageHome home_from(StorageHome home, std::uint64_t offset_bytes) {
+  for (std::uint64_t& begin : home.offset_bytes) begin += offset_bytes;
+  for (std::uint64_t& begin : home.second.offset_bytes) begin += offset_bytes;
+  if (home.flash) home.flash->offset_bytes += offset_bytes;
+  return home;
+}
+
 }  // namespace
 
 Storages::~Storages() {
@@ -145,7 +153,7 @@ Result<void> Storages::move(Direction direction, const StorageHome& home,
                             std::uint8_t stale_homes) {
   if (!home.flash) {
     return direction == Direction::kGet ? get(home, memory, copy, stale_homes)
-                                        : put(home, 0, 0, memory, copy);
+                                        : put(home, 0, 0, memory, copy, stale_homes);
   }
   const auto window = std::find_if(windows_.begin(), windows_.end(),
                                    [&](const Window& one) { return one.node == home.flash->node; });
@@ -181,7 +189,7 @@ Result<void> Storages::move_host(Direction direction, const StorageHome& home,
   return moved;
 }
 
-Result<void> Storages::move_device(Direction direction, HeldStorage& storage) {
+Result<void> Storages::move_device(Direction direction, HeldStorage& storage, ValueRange range) {
   std::span<std::byte> memory(storage.address, storage.bytes);
   if (device_.hosted()) {
     HO_CHECK(storage.address != nullptr);
@@ -190,22 +198,25 @@ Result<void> Storages::move_device(Direction direction, HeldStorage& storage) {
              storage.place.device_offset_bytes + storage.bytes <= device_.arena.size());
     memory = device_.arena.subspan(storage.place.device_offset_bytes, storage.bytes);
   }
-  const std::uint8_t stale = storage.place.stale_homes;
+  memory = memory.subspan(range.offset_bytes, range.length_bytes);
+  const StorageHome home = home_from(storage.home, range.offset_bytes);
+  const bool get = direction == Direction::kGet;
+  const std::uint8_t stale = get ? storage.place.stale_homes : std::uint8_t{0};
   if (streams_ != nullptr) {
     const auto copy = [&](const ArenaMap& map, std::uint64_t offset_bytes,
                           std::span<std::byte> part) {
       return pool_.move_device(direction, map, offset_bytes, part, *streams_);
     };
-    return move(direction, storage.home, memory, copy, stale);
+    return move(direction, home, memory, copy, stale);
   }
-  if (device_.hosted()) return move_host(direction, storage.home, memory, stale);
-  return move(direction, storage.home, memory, registered(direction, arena_), stale);
+  if (device_.hosted()) return move_host(direction, home, memory, stale);
+  return move(direction, home, memory, registered(direction, arena_), stale);
 }
 
 Result<void> Storages::store(HeldStorage& storage) {
   HO_CHECK(storage.place.on_device);
   if (auto home = give_home(storage); !home) return home;
-  if (auto moved = move_device(Direction::kPut, storage); !moved) {
+  if (auto moved = move_device(Direction::kPut, storage, {0, storage.bytes}); !moved) {
     return moved.error().at(doing("storing", storage));
   }
   storage.place.at_home = true;
@@ -214,36 +225,46 @@ Result<void> Storages::store(HeldStorage& storage) {
   return {};
 }
 
-Result<void> Storages::fetch(HeldStorage& storage) {
+Result<void> Storages::fetch(HeldStorage& storage, ValueRange range) {
   HO_CHECK(storage.place.at_home);
   if (auto zeroed = zero(storage); !zeroed) return zeroed;
-  if (auto moved = move_device(Direction::kGet, storage); !moved) {
+  if (auto moved = move_device(Direction::kGet, storage, range); !moved) {
     return moved.error().at(doing("fetching", storage));
   }
   storage.place.on_device = true;
   return {};
 }
 
-Result<void> Storages::read(HeldStorage& storage, std::span<std::byte> into) {
-  HO_CHECK(storage.place.at_home && into.size() == storage.bytes);
+Result<void> Storages::read(HeldStorage& storage, std::uint64_t offset_bytes,
+                            std::span<std::byte> into) {
+  HO_CHECK(storage.place.at_home && offset_bytes + into.size() <= storage.bytes);
   if (auto zeroed = zero(storage); !zeroed) return zeroed;
+  const StorageHome home = home_from(storage.home, offset_bytes);
   const std::uint8_t stale = storage.place.stale_homes;
-  if (auto moved = move_host(Direction::kGet, storage.home, into, stale); !moved) {
+  if (auto moved = move_host(Direction::kGet, home, into, stale); !moved) {
     return moved.error().at(doing("reading", storage));
   }
   return {};
 }
 
-Result<void> Storages::write(HeldStorage& storage, std::span<const std::byte> data) {
-  HO_CHECK(data.size() == storage.bytes);
+Result<void> Storages::write(HeldStorage& storage, std::uint64_t offset_bytes,
+                             std::span<const std::byte> data) {
+  HO_CHECK(offset_bytes + data.size() <= storage.bytes);
   if (auto home = give_home(storage); !home) return home;
+  std::uint8_t stale = 0;
+  if (data.size() < storage.bytes) {
+    HO_CHECK(storage.place.at_home);
+    if (auto zeroed = zero(storage); !zeroed) return zeroed;
+    stale = storage.place.stale_homes;
+  }
   // Only read by a put; ports take one span type for both directions.
   const std::span<std::byte> memory(const_cast<std::byte*>(data.data()), data.size());
-  if (auto moved = move_host(Direction::kPut, storage.home, memory); !moved) {
+  const StorageHome home = home_from(storage.home, offset_bytes);
+  if (auto moved = move_host(Direction::kPut, home, memory, stale); !moved) {
     return moved.error().at(doing("writing", storage));
   }
   storage.place.at_home = true;
-  storage.place.stale_homes = 0;
+  storage.place.stale_homes = stale;
   storage.written = true;
   return {};
 }
@@ -264,7 +285,7 @@ Result<void> Storages::store_staged(HeldStorage& storage, const HomeArea& stagin
     return got.error().at(doing("storing", storage));
   }
   storage.home = StorageHome{};
-  return write(storage, value);
+  return write(storage, 0, value);
 }
 
 Result<void> Storages::zero(HeldStorage& storage) {
@@ -273,15 +294,11 @@ Result<void> Storages::zero(HeldStorage& storage) {
                                          storage.doubled->ranges[1].used_before));
   if (storage.written || !storage.persistent || !(storage.home.flash || used)) return {};
   std::vector<std::byte> zeros(std::min(storage.bytes, kZerosBytes));
-  StorageHome part = storage.home;
   for (std::uint64_t at = 0; at < storage.bytes; at += zeros.size()) {
-    const auto bytes = std::min<std::uint64_t>(zeros.size(), storage.bytes - at);
-    if (auto moved = move_host(Direction::kPut, part, std::span(zeros).first(bytes)); !moved) {
-      return moved.error().at(doing("writing", storage));
-    }
-    part.offset_bytes[0] += zeros.size();
-    part.second.offset_bytes[0] += zeros.size();
-    if (part.flash) part.flash->offset_bytes += zeros.size();
+    const auto part =
+        std::span(zeros).first(std::min<std::size_t>(zeros.size(), storage.bytes - at));
+    const auto moved = move_host(Direction::kPut, home_from(storage.home, at), part);
+    if (!moved) return moved.error().at(doing("writing", storage));
   }
   storage.written = true;
   return {};

@@ -69,6 +69,12 @@ struct HeldStorage {
   bool written = false;          ///< it has had a value; else it is zeros
 };
 
+/// A part of a storage's value.
+struct ValueRange {
+  std::uint64_t offset_bytes = 0;
+  std::uint64_t length_bytes = 0;
+};
+
 /// The storages of one runtime: their homes, where their values are while no plan runs, and the
 /// moves between home, device and the job's memory outside steps.
 ///
@@ -149,12 +155,15 @@ class Storages {
   /// Device -> home. The value is on the device.
   [[nodiscard]] Result<void> store(HeldStorage& storage);
   /// Home -> device. The value is at home, and there is room on the device where `place` or
-  /// `address` says.
-  [[nodiscard]] Result<void> fetch(HeldStorage& storage);
-  /// Home -> the job's memory. The value is at home.
-  [[nodiscard]] Result<void> read(HeldStorage& storage, std::span<std::byte> into);
-  /// The job's memory -> home, which has the latest value then. It is given a home.
-  [[nodiscard]] Result<void> write(HeldStorage& storage, std::span<const std::byte> data);
+  /// `address` says. The rest of the value is on the device already.
+  [[nodiscard]] Result<void> fetch(HeldStorage& storage, ValueRange range);
+  /// A part of the value, home -> the job's memory. The value is at home.
+  [[nodiscard]] Result<void> read(HeldStorage& storage, std::uint64_t offset_bytes,
+                                  std::span<std::byte> into);
+  /// The job's memory -> home, which has the latest value then. It is given a home. A part that is
+  /// not all of the value: the value is at home, and homes that lack it go on lacking it.
+  [[nodiscard]] Result<void> write(HeldStorage& storage, std::uint64_t offset_bytes,
+                                   std::span<const std::byte> data);
   /// Staging slot -> home. The value is in the slot, which lies in `staging`. A persistent storage
   /// has its home on flash; another one gets a home in DDR, since plans share its own on flash.
   [[nodiscard]] Result<void> store_staged(HeldStorage& storage, const HomeArea& staging);
@@ -164,9 +173,10 @@ class Storages {
   /// Puts `part`, at `at_bytes`, into every home in memory that is not on a lost node. One of two
   /// nodes may fail: its home is never read again.
   /// @param parity  the parity of the plan's step: StorageHome::offset_bytes.
+  /// @param stale_homes  homes that are left out, a bit each.
   [[nodiscard]] Result<void> put(const StorageHome& home, std::size_t parity,
                                  std::uint64_t at_bytes, std::span<std::byte> part,
-                                 const Copy& copy);
+                                 const Copy& copy, std::uint8_t stale_homes = 0);
   /// The same, but a home whose node does not answer misses it where the other may have it.
   /// @param hurried  as `copy`, with Transfer::late_after: while there is another home
   /// @param missed  the homes that lack it, a bit each, and are left out; more may join them
@@ -195,7 +205,8 @@ class Storages {
   [[nodiscard]] Error no_home(const StorageHome& home) const;
   [[nodiscard]] HomePool home_pool() const;
   [[nodiscard]] HomeHeap& heap_on(NodeIndex node);
-  [[nodiscard]] Result<void> move_device(Direction direction, HeldStorage& storage);
+  [[nodiscard]] Result<void> move_device(Direction direction, HeldStorage& storage,
+                                         ValueRange range);
   [[nodiscard]] Result<void> move_host(Direction direction, const StorageHome& home,
                                        std::span<std::byte> memory, std::uint8_t stale_homes = 0);
   [[nodiscard]] Result<void> stage(Direction direction, const FlashPlace& flash,

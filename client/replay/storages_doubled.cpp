@@ -168,11 +168,12 @@ Result<bool> Storages::repair(HeldStorage& storage, const LeavingHome& leaving) 
 }
 
 Result<void> Storages::put(const StorageHome& home, std::size_t parity, std::uint64_t at_bytes,
-                           std::span<std::byte> part, const Copy& copy) {
-  std::uint8_t missed = 0;
+                           std::span<std::byte> part, const Copy& copy, std::uint8_t stale_homes) {
+  std::uint8_t missed = stale_homes;
   const auto done = put_in_time(home, parity, at_bytes, part, copy, copy, missed);
   for (std::size_t h = 0; done && h < 2; ++h) {
-    if ((missed & 1U << h) != 0) pool_.give_up(home.place(h).node());
+    const bool newly = ((missed ^ stale_homes) & 1U << h) != 0;
+    if (newly) pool_.give_up(home.place(h).node());
   }
   return done;
 }

@@ -588,6 +588,17 @@ HO_API ho_status ho_write(ho_plan* plan, uint32_t storage_id, const void* data, 
  * HO_CONFLICT  a step runs; or the storage has no value, since a step that ended by ho_leave would
  *              have overwritten it, or the job freed its last copy. */
 HO_API ho_status ho_read(ho_plan* plan, uint32_t storage_id, void* into, size_t bytes);
+/* The same for at least one byte of a persistent storage, from `offset` on, as a part of a
+ * checkpoint. Any alignment. A write keeps the other bytes of the value, wherever it is; one that
+ * is only on the device is stored first, as a whole.
+ *
+ * HO_OUT_OF_RANGE      the range leaves the storage.
+ * HO_INVALID_ARGUMENT  also 0 bytes, or a part of an INPUT.
+ * HO_CONFLICT          also a write of a part where the storage has no value. */
+HO_API ho_status ho_write_range(ho_plan* plan, uint32_t storage_id, uint64_t offset,
+                                const void* data, size_t bytes);
+HO_API ho_status ho_read_range(ho_plan* plan, uint32_t storage_id, uint64_t offset, void* into,
+                               size_t bytes);
 /* Stores the latest value of every persistent storage of the runtime at home, by the running plan's
  * epilogue. Between steps. Values on the device stay there, and the next step fetches only the
  * others. Prefetches for that step which have not begun will begin with it. HO_CONFLICT: a step

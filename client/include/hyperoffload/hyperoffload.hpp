@@ -371,6 +371,13 @@ class Plan {
   void read(std::uint32_t storage, void* into, std::size_t bytes) {
     check(ho_read(handle_, storage, into, bytes));
   }
+  void write_range(std::uint32_t storage, std::uint64_t offset, const void* data,
+                   std::size_t bytes) {
+    check(ho_write_range(handle_, storage, offset, data, bytes));
+  }
+  void read_range(std::uint32_t storage, std::uint64_t offset, void* into, std::size_t bytes) {
+    check(ho_read_range(handle_, storage, offset, into, bytes));
+  }
   void step_begin() { check(ho_step_begin(handle_)); }
   void before(std::uint32_t position) { check(ho_before(handle_, position)); }
   void* operand(std::uint32_t position, std::uint32_t storage) const {

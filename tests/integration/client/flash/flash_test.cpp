@@ -137,6 +137,12 @@ TEST_CASE("client flash: plans with homes on flash move the right bytes with rea
           CHECK(spans[i].bytes == schedule.cache_ops[i].range_end_bytes);
           CHECK(spans[i].end_ns >= spans[i].start_ns);
         }
+        Prng random(seed);
+        for (int i = 0; i < 4; ++i) {
+          CHECK(job.write_some(random) == HO_OK);
+          CHECK(job.compare_some(random) == HO_OK);
+          CHECK(job.run(1) == HO_OK);
+        }
         CHECK(job.sync_and_compare() == HO_OK);
         CHECK(job.wrong() == "");
       }

@@ -53,9 +53,9 @@ class PlannedJob {
   [[nodiscard]] ho_status run_and_leave(std::uint32_t positions, std::size_t which = 0);
   /// ho_sync, then compares every persistent storage with the model.
   [[nodiscard]] ho_status sync_and_compare();
-  /// Compares some persistent storages with the model, without a sync.
+  /// Compares parts of some persistent storages with the model, without a sync.
   [[nodiscard]] ho_status compare_some(Prng& random);
-  /// Gives some persistent storages new values.
+  /// Gives parts of some persistent storages new values.
   [[nodiscard]] ho_status write_some(Prng& random);
 
   [[nodiscard]] ho_runtime* runtime() const { return runtime_; }
@@ -86,6 +86,7 @@ class PlannedJob {
   [[nodiscard]] std::uint64_t peak_bytes() const;
   [[nodiscard]] std::vector<std::byte>& value(Loaded& loaded, std::uint32_t storage);
   [[nodiscard]] ho_status compare(Loaded& loaded, std::uint32_t storage);
+  [[nodiscard]] ho_status compare_part(Loaded& loaded, std::uint32_t storage, Prng& random);
   void fail(const std::string& what);
 
   std::uint64_t seed_;

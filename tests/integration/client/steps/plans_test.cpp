@@ -380,7 +380,7 @@ TEST_CASE("plans: misuse is refused with words, and nothing ends by it") {
   CHECK(ho_read(job.plan(), 100, value.data(), value.size()) == HO_CONFLICT);
   CHECK(ho_write(job.plan(), 100, value.data(), value.size()) == HO_CONFLICT);
   CHECK(ho_read(job.plan(), 100, &byte, 1) == HO_INVALID_ARGUMENT);
-  CHECK(said("w has 65536 bytes, room for 1"));
+  CHECK(said("w has 65536 bytes, 1 given"));
   CHECK(ho_load(job.runtime(), larger.data(), larger.size(), &plan) == HO_CONFLICT);
   // Calls that are only for memory that the job places.
   ho_storage number = 0;
