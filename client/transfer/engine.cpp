@@ -14,6 +14,20 @@
 namespace ho::client {
 namespace {
 
+// A ticket's number: 1 + its place from bit 0 on, then the engine's number, so that another pool's
+// ticket is not taken for one's own, then how often the place was used before.
+constexpr unsigned kEngineShift = 13;
+constexpr unsigned kUsesShift = 32;
+static_assert(Engine::kTicketsMax < 1U << kEngineShift);
+
+std::uint64_t engine_of(std::uint64_t ticket) { return (ticket & UINT32_MAX) >> kEngineShift; }
+
+/// From 1 on: no engine's ticket is a small number, as those of blocks are.
+std::uint64_t next_engine() {
+  static std::atomic<std::uint64_t> engines{0};
+  return 1 + engines.fetch_add(1) % ((1U << (kUsesShift - kEngineShift)) - 1);
+}
+
 constexpr std::size_t kCommandsMax = 8192;
 /// Commands taken per turn, so that completions are never starved by a busy producer.
 constexpr int kCommandsPerTurn = 64;
@@ -38,10 +52,14 @@ std::vector<DriverPort> ports_of(const std::vector<Engine::Driver>& drivers) {
 
 Engine::Engine(std::vector<Driver> drivers, std::shared_ptr<Doorbell> door)
     : door_(std::move(door)),
+      number_(next_engine()),
       tickets_(kTicketsMax),
       commands_(kCommandsMax),
       drivers_(std::move(drivers)),
       mover_(ports_of(drivers_), clock_) {
+  for (std::uint32_t i = 0; i < kTicketsMax; ++i) {
+    tickets_[i].number.store((number_ << kEngineShift) | (i + 1));
+  }
   // The local driver turns these two, of a revoked segment, into an error.
   const SignalsBlocked blocked({SIGBUS, SIGSEGV});
   thread_ = std::thread([this] { run(); });
@@ -89,34 +107,41 @@ Result<std::uint64_t> Engine::start(Transfer transfer) {
       return Error(Errc::kBusy, "too many commands wait for the transfer thread");
     }
     ring();
-    return (std::uint64_t{ticket.generation.load()} << 32U) | (index + 1);
+    return ticket.number.load();
   }
   return Error(Errc::kBusy, "more than " + std::to_string(kTicketsMax) +
                                 " transfers are started and not waited for");
 }
 
 const Engine::Ticket* Engine::find(std::uint64_t ticket) const {
-  const std::uint64_t index = (ticket & UINT32_MAX) - 1;
+  const std::uint64_t index = (ticket & ((1U << kEngineShift) - 1)) - 1;
   if (index >= kTicketsMax) return nullptr;
   const Ticket& found = tickets_[index];
   const TicketState state = found.state.load();
   const bool live = state == TicketState::kPending || state == TicketState::kDone;
-  return live && found.generation.load() == ticket >> 32U ? &found : nullptr;
+  return live && found.number.load() == ticket ? &found : nullptr;
 }
 
 Engine::Ticket* Engine::find(std::uint64_t ticket) {
   return const_cast<Ticket*>(static_cast<const Engine*>(this)->find(ticket));
 }
 
+Error Engine::not_found(std::uint64_t ticket) const {
+  if (engine_of(ticket) != number_) {
+    return {Errc::kInvalidArgument, "the ticket is not one of this pool"};
+  }
+  return {Errc::kNotFound, "no such ticket: it was waited for before"};
+}
+
 Result<bool> Engine::test(std::uint64_t ticket) const {
   const Ticket* const found = find(ticket);
-  if (found == nullptr) return Error(Errc::kNotFound, "no such ticket");
+  if (found == nullptr) return not_found(ticket);
   return found->state.load(std::memory_order_acquire) == TicketState::kDone;
 }
 
 Result<void> Engine::wait(std::uint64_t ticket) {
   Ticket* const found = find(ticket);
-  if (found == nullptr) return Error(Errc::kNotFound, "no such ticket");
+  if (found == nullptr) return not_found(ticket);
   const TimePoint spin_until = clock_.now() + kSpin;
   while (found->state.load(std::memory_order_acquire) != TicketState::kDone) {
     if (clock_.now() < spin_until) {
@@ -130,7 +155,7 @@ Result<void> Engine::wait(std::uint64_t ticket) {
   const Errc code = found->code;
   const NodeIndex node = found->node;
   const std::string said = std::exchange(found->said, {});
-  found->generation.fetch_add(1);
+  found->number.fetch_add(std::uint64_t{1} << kUsesShift);
   found->state.store(TicketState::kFree);
   if (code == Errc::kOk) return {};
   // Its node is there; a transfer cannot have run before.

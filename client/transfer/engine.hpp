@@ -54,10 +54,11 @@ class Engine {
   /// Starts a plain transfer and sets its owner and cookie. Any thread. @return the ticket; kBusy:
   /// kTicketsMax are in use, or too many commands wait.
   [[nodiscard]] Result<std::uint64_t> start(Transfer transfer);
-  /// Whether the ticket's transfer has ended. @return kNotFound: no such ticket.
+  /// Whether the ticket's transfer has ended. @return kNotFound: no such ticket any more;
+  /// kInvalidArgument: another engine's.
   [[nodiscard]] Result<bool> test(std::uint64_t ticket) const;
   /// Waits for one transfer and gives its outcome; the ticket ends. Bounded by the transfer's
-  /// deadline. @return the transfer's own failure; kNotFound: no such ticket.
+  /// deadline. @return the transfer's own failure; kNotFound, kInvalidArgument: as test().
   [[nodiscard]] Result<void> wait(std::uint64_t ticket);
   /// Waits until no plain transfer touches the arena any more. Their tickets stay. Bounded by the
   /// transfers' deadlines.
@@ -101,7 +102,7 @@ class Engine {
   enum class TicketState : std::uint8_t { kFree, kClaimed, kPending, kDone };
   struct Ticket {
     std::atomic<TicketState> state{TicketState::kFree};
-    std::atomic<std::uint32_t> generation{0};
+    std::atomic<std::uint64_t> number{0};  ///< what the job knows it by, until it is waited for
     std::atomic<const ArenaMap*> arena{nullptr};
     std::atomic<std::uint32_t> memory{0};  ///< the first driver's handle: unique among the living
     Errc code = Errc::kOk;                 ///< written before kDone
@@ -122,6 +123,7 @@ class Engine {
   void post_call(void (*entry)(void*), void* argument);
   [[nodiscard]] Ticket* find(std::uint64_t ticket);
   [[nodiscard]] const Ticket* find(std::uint64_t ticket) const;
+  [[nodiscard]] Error not_found(std::uint64_t ticket) const;
   void run();
   bool turn();
   bool take_commands();
@@ -139,6 +141,7 @@ class Engine {
   std::shared_ptr<Doorbell> door_;
   SteadyClock clock_;
   TickClock ticks_;
+  const std::uint64_t number_;  ///< in its tickets: of the engines of this process
   std::vector<Ticket> tickets_;
   std::atomic<std::uint32_t> ticket_hint_{0};
   Bell ticket_done_;

@@ -321,12 +321,13 @@ HO_API ho_status ho_put(ho_pool* pool, ho_allocation* to, uint64_t offset, const
 /* Waits for one transfer and gives its outcome; the ticket ends.
  *
  * HO_OK                all bytes have moved.
- * HO_NOT_FOUND         no such ticket, or ho_wait was called for it before.
+ * HO_NOT_FOUND         ho_wait was called for it before.
+ * HO_INVALID_ARGUMENT  another pool's ticket, or none.
  * HO_UNAVAILABLE, HO_DEADLINE   the node is lost, or did not answer: any part may have moved. With
  *                      a driver between nodes, the node is lost to this job from then on.
  * HO_PERMISSION_DENIED the daemon took the memory back. */
 HO_API ho_status ho_wait(ho_pool* pool, uint64_t ticket);
-/* *done: 1 if ho_wait would return at once. The ticket stays. HO_NOT_FOUND as for ho_wait. */
+/* *done: 1 if ho_wait would return at once. The ticket stays. It refuses what ho_wait refuses. */
 HO_API ho_status ho_test(ho_pool* pool, uint64_t ticket, int* done);
 
 /* --- plain access to flash --- */

@@ -152,6 +152,27 @@ TEST_CASE("client: HYPEROFFLOAD_LOG has precedence over the job's log level") {
   CHECK_THAT(ho_last_error(), Catch::Equals(words));
 }
 
+TEST_CASE("client: a ticket of another pool is refused, and stays") {
+  TwoNodes nodes;
+  hyperoffload::Pool one = connected(nodes);
+  hyperoffload::Pool other = connected(nodes);
+  std::vector<std::byte> memory(4096);
+  one.register_memory(memory.data(), memory.size());
+  other.register_memory(memory.data(), memory.size());
+  const auto allocation = one.allocate(memory.size());
+  const auto others = other.allocate(memory.size());
+  const std::uint64_t ticket = one.get(allocation, 0, memory.data(), memory.size());
+  const std::uint64_t its = other.get(others, 0, memory.data(), memory.size());
+  int done = 0;
+  CHECK(ho_wait(other.get(), ticket) == HO_INVALID_ARGUMENT);
+  CHECK_THAT(ho_last_error(), Catch::Equals("the ticket is not one of this pool"));
+  CHECK(ho_test(other.get(), ticket, &done) == HO_INVALID_ARGUMENT);
+  CHECK(ho_wait(one.get(), ticket) == HO_OK);
+  CHECK(ho_wait(one.get(), ticket) == HO_NOT_FOUND);
+  CHECK(ho_test(one.get(), ticket, &done) == HO_NOT_FOUND);
+  other.wait(its);
+}
+
 TEST_CASE("client: a plan lists its storages and the ops at its positions") {
   TwoNodes nodes;
   hyperoffload::Pool pool = connected(nodes);
