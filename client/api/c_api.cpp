@@ -251,7 +251,9 @@ ho_status ho_allocate_among(ho_pool* pool, ho_nearness which, uint64_t bytes, ho
     if (!nearness) return nearness.error();
     auto arena = wait_for_any_node(
         *pool, [&] { return allocate_among(*pool->pool, *nearness, bytes); },
-        [&] { return pool->pool->may_fit(bytes, pool->pool->candidates(*nearness)); });
+        [&] {
+          return pool->pool->may_fit({.ddr_bytes = bytes}, pool->pool->candidates(*nearness));
+        });
     if (!arena && arena.error().code() == Errc::kExhausted && pool->pool->is_silent()) {
       return Error(Errc::kDeadline, "no node answers: " + arena.error().context());
     }

@@ -96,7 +96,7 @@ ho_status ho_flash_allocate(ho_pool* pool, uint64_t bytes, ho_flash_policy polic
     if (!wanted) return wanted.error();
     auto made = wait_for_any_node(
         *pool, [&] { return allocate_flash(*pool->pool, bytes, *wanted); },
-        [&] { return pool->pool->may_fit_flash(bytes); });
+        [&] { return may_fit_anywhere(*pool, {.flash_whole_bytes = bytes}); });
     if (!made) return made.error();
     *out = new ho_flash{pool, *made};
     return {};
@@ -155,7 +155,7 @@ ho_status ho_allocate_beside(ho_pool* pool, const ho_flash* flash, uint64_t byte
     const NodeIndex node = flash->flash.node;
     auto arena = wait_for_memory(
         *pool, [&] { return pool->pool->allocate_on(node, bytes); },
-        [&] { return pool->pool->may_fit(bytes, {node}); });
+        [&] { return pool->pool->may_fit({.ddr_bytes = bytes}, {node}); });
     if (!arena) return arena.error();
     *out = new ho_allocation{pool, std::move(arena).value()};
     const std::lock_guard guard(pool->mutex);

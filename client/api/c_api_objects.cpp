@@ -254,7 +254,9 @@ ho_status ho_publisher_open(ho_pool* pool, const ho_object_options* options,
     }
     auto stop = std::make_unique<StopFlag>(false);
     known.stop = stop.get();
-    auto made = wait_for_memory(*pool, [&] { return Publisher::create(*pool->pool, known); });
+    auto made = wait_for_memory(
+        *pool, [&] { return Publisher::create(*pool->pool, known); },
+        [&] { return may_fit_anywhere(*pool, Publisher::need_of(*pool->pool, known)); });
     if (!made) return made.error();
     *out = new ho_publisher{pool, std::move(used), std::move(stop), std::move(*made)};
     count_object(*pool, 1);

@@ -150,8 +150,11 @@ ho_status ho_load(ho_runtime* runtime, const void* schedule, size_t schedule_byt
   return guarded([&]() -> Result<void> {
     if (runtime == nullptr || schedule == nullptr || out == nullptr) return null_argument();
     auto handle = std::make_unique<ho_plan>();
+    Runtime& it = *runtime->runtime;
+    const auto encoded = bytes_of(schedule, schedule_bytes);
     auto loaded = wait_for_memory(
-        *runtime->pool, [&] { return runtime->runtime->load(bytes_of(schedule, schedule_bytes)); });
+        *runtime->pool, [&] { return it.load(encoded); },
+        [&] { return may_fit_anywhere(*runtime->pool, Plan::need_of(encoded)); });
     if (!loaded) return loaded.error();
     handle->plan = *loaded;
     handle->runtime = runtime;
@@ -285,8 +288,7 @@ ho_status ho_find_storage(const ho_runtime* runtime, const char* name, ho_storag
 ho_status ho_declare(ho_runtime* runtime, const char* name, uint64_t bytes, ho_storage* out) {
   return with(runtime, [&](Runtime& it) -> Result<void> {
     if (out == nullptr) return null_argument();
-    const auto number = wait_for_memory(
-        *runtime->pool, [&] { return it.declare(name == nullptr ? "" : name, bytes); });
+    const auto number = it.declare(name == nullptr ? "" : name, bytes);
     if (!number) return number.error();
     *out = number->value();
     return {};
@@ -323,7 +325,10 @@ ho_status ho_peek(ho_runtime* runtime, ho_storage storage, void* into, size_t by
 
 ho_status ho_evict(ho_runtime* runtime, ho_storage storage) {
   return with(runtime, [&](Runtime& it) {
-    return wait_for_memory(*runtime->pool, [&] { return it.evict(StorageNumber(storage)); });
+    const StorageNumber number(storage);
+    return wait_for_memory(
+        *runtime->pool, [&] { return it.evict(number); },
+        [&] { return may_fit_anywhere(*runtime->pool, it.need_of(number)); });
   });
 }
 

@@ -137,15 +137,16 @@ void guarded_end(const char* call, Work&& work) noexcept {
 /// What HYPEROFFLOAD_LOG says; nothing where it is not set. @return kInvalidArgument: not a level.
 [[nodiscard]] Result<std::optional<LogLevel>> log_level_of_environment();
 
-/// For calls whose size is not known beforehand.
-inline bool may_ever_fit() { return true; }
+/// As Pool::may_fit(), for calls that all nodes may serve.
+inline bool may_fit_anywhere(const ho_pool& pool, const Pool::Need& need) {
+  return pool.pool->may_fit(need, pool.pool->nodes_of(Nearness::kAny));
+}
 
 /// Repeats a call that finds no memory, for as long as the job's options say. The call leaves
 /// nothing behind when it fails.
 /// @param fits  whether the pool may ever have it, asked before the first wait.
-template <typename Call, typename Fits = bool()>
-auto wait_for_memory(const ho_pool& pool, Call&& call, Fits&& fits = may_ever_fit)
-    -> decltype(call()) {
+template <typename Call, typename Fits>
+auto wait_for_memory(const ho_pool& pool, Call&& call, Fits&& fits) -> decltype(call()) {
   constexpr std::chrono::milliseconds kAskAgain{200};
   const SteadyClock clock;
   const TimePoint end = clock.now() + pool.wait;

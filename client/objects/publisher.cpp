@@ -46,6 +46,12 @@ Result<std::unique_ptr<Publisher>> Publisher::create(Pool& pool, const Options& 
   return made;
 }
 
+Pool::Need Publisher::need_of(Pool& pool, const Options& options) {
+  Publisher laid_out(pool, options);
+  if (!laid_out.lay_out()) return {};
+  return {.ddr_whole_bytes = laid_out.slot_bytes_ * options.versions};
+}
+
 /// Gives each tile of this rank its place in a slot.
 Result<void> Publisher::lay_out() {
   const auto mesh = layout::parse_mesh(options_.mesh);

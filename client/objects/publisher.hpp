@@ -50,6 +50,8 @@ class Publisher {
   /// the rank's tile; kExhausted: no node has room for the ring.
   [[nodiscard]] static Result<std::unique_ptr<Publisher>> create(Pool& pool,
                                                                  const Options& options);
+  /// What create() takes of the pool at least.
+  [[nodiscard]] static Pool::Need need_of(Pool& pool, const Options& options);
   Publisher(const Publisher&) = delete;
   Publisher& operator=(const Publisher&) = delete;
   /// Ends all its versions, also those that readers have open, whose reads fail then.

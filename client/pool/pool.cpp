@@ -274,21 +274,22 @@ Result<void> Pool::attach(Arena& arena, const std::vector<HeldStretch>& stretche
   });
 }
 
-bool Pool::may_fit(std::uint64_t bytes, const std::vector<NodeIndex>& nodes_asked) {
-  std::uint64_t capacity_bytes = 0;
-  for (const NodeRoom& room : sessions_->rooms_of(nodes_asked).ddr) {
+bool Pool::may_fit(const Need& need, const std::vector<NodeIndex>& nodes_asked) {
+  const Rooms rooms = sessions_->rooms_of(nodes_asked);
+  Need all;
+  for (const NodeRoom& room : rooms.ddr) {
     if (room.capacity_bytes == 0) return true;  // it did not answer
-    capacity_bytes += room.capacity_bytes;
+    all.ddr_bytes += room.capacity_bytes;
+    all.ddr_whole_bytes = std::max(all.ddr_whole_bytes, room.capacity_bytes);
   }
-  return bytes <= capacity_bytes || !sessions_->out_of_reach().empty();
-}
-
-bool Pool::may_fit_flash(std::uint64_t bytes) {
-  const auto rooms = flash_rooms(nodes_of(Nearness::kAny));
-  const bool one_has = std::any_of(rooms.begin(), rooms.end(), [&](const FlashRoom& room) {
-    return bytes <= room.capacity_bytes;
-  });
-  return one_has || !sessions_->out_of_reach().empty();
+  for (const FlashRoom& room : rooms.flash) {
+    all.flash_bytes += room.capacity_bytes;
+    all.flash_whole_bytes = std::max(all.flash_whole_bytes, room.capacity_bytes);
+  }
+  const bool fits =
+      need.ddr_bytes <= all.ddr_bytes && need.ddr_whole_bytes <= all.ddr_whole_bytes &&
+      need.flash_bytes <= all.flash_bytes && need.flash_whole_bytes <= all.flash_whole_bytes;
+  return fits || !sessions_->out_of_reach().empty();
 }
 
 Result<FlashArena> Pool::allocate_flash(NodeIndex node, std::uint64_t bytes, FlashPolicy policy) {

@@ -167,11 +167,16 @@ class Pool {
   [[nodiscard]] Result<bool> leave_drained(Arena& arena, DeviceStreams* streams,
                                            const std::function<void()>& moved);
 
-  /// Whether the total memory of these nodes is at least so much. Also true if a node did not
-  /// answer, or is out of reach.
-  [[nodiscard]] bool may_fit(std::uint64_t bytes, const std::vector<NodeIndex>& nodes);
-  /// Whether one node has so much flash, in the same way.
-  [[nodiscard]] bool may_fit_flash(std::uint64_t bytes);
+  /// What a call takes at least: in all, and of it on one node.
+  struct Need {
+    std::uint64_t ddr_bytes = 0;
+    std::uint64_t ddr_whole_bytes = 0;
+    std::uint64_t flash_bytes = 0;
+    std::uint64_t flash_whole_bytes = 0;
+  };
+  /// Whether these nodes have so much, free or not. Also true if a node did not answer, or is out
+  /// of reach.
+  [[nodiscard]] bool may_fit(const Need& need, const std::vector<NodeIndex>& nodes);
   /// Nodes that have flash, and how much of it is free.
   [[nodiscard]] std::vector<FlashRoom> flash_rooms(const std::vector<NodeIndex>& nodes) {
     return sessions_->rooms_of(nodes).flash;

@@ -48,6 +48,8 @@ class Plan {
   /// Runtime::load().
   [[nodiscard]] static Result<std::unique_ptr<Plan>> load(Runtime& runtime,
                                                           std::span<const std::byte> schedule);
+  /// What a legal schedule takes of the pool at least, with what other plans share.
+  [[nodiscard]] static Pool::Need need_of(std::span<const std::byte> schedule);
   /// The plan must not be the running one.
   ~Plan();
   Plan(const Plan&) = delete;

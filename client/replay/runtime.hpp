@@ -62,6 +62,8 @@ class Runtime {
   [[nodiscard]] std::optional<StorageNumber> find(std::string_view name) const;
   [[nodiscard]] Result<void*> fetch(StorageNumber number);
   [[nodiscard]] Result<void> evict(StorageNumber number);
+  /// What evict() takes of the pool at least.
+  [[nodiscard]] Pool::Need need_of(StorageNumber number) const;
   /// Copies the latest value of a storage of the plan whose step runs, between its ops. The step
   /// goes on as if nothing had happened. `into` may be the storage's own device memory.
   [[nodiscard]] Result<void> peek(StorageNumber number, std::span<std::byte> into);

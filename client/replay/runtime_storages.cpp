@@ -273,6 +273,13 @@ Result<void> Runtime::evict(StorageNumber number) {
   return {};
 }
 
+Pool::Need Runtime::need_of(StorageNumber number) const {
+  const HeldStorage* const storage = storages_->get(number);
+  if (storage == nullptr) return {};
+  // Each of two homes lies whole on one node; where nodes are lost, one has to do.
+  return {.ddr_bytes = storage->bytes, .ddr_whole_bytes = device_.copies > 1 ? storage->bytes : 0};
+}
+
 Result<void> Runtime::adopt(StorageNumber number, void* address) {
   if (auto ok = check_hosted(); !ok) return ok;
   if (address == nullptr) return Error(Errc::kInvalidArgument, "the address is null");

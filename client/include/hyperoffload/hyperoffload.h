@@ -166,13 +166,12 @@ typedef struct ho_connect_options {
       repair_after_ms; /* so long after a node is lost, values that had one of two homes there
                           get another, if there is a node for it, and memory; at steps' borders,
                           for at most a quarter of a step's time and one value more. 0: 60 s */
-  uint64_t wait_ms;    /* so long ho_allocate and its like, ho_load, ho_declare, ho_evict,
-                          ho_flash_allocate and ho_publisher_open wait for memory or flash that
-                          others hold, before they end with HO_EXHAUSTED. The job keeps what it
-                          has meanwhile. Two jobs that wait for each other both wait in vain.
-                          A request for more memory than all nodes have, or for more flash than
-                          any node has, fails at once, unless a node is out of reach;
-                          beside flash, for more memory than its node has.
+  uint64_t wait_ms;    /* so long ho_allocate and its like, ho_load, ho_evict, ho_flash_allocate
+                          and ho_publisher_open wait for memory or flash that others hold, before
+                          they end with HO_EXHAUSTED. The job keeps what it has meanwhile. Two
+                          jobs that wait for each other both wait in vain. A call fails at once
+                          where all nodes have too little memory or flash for it, free or not, or
+                          each one node for what has to lie on one, unless a node is out of reach.
                           0: they do not wait */
 } ho_connect_options;
 
