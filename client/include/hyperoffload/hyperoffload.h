@@ -15,8 +15,8 @@
  *     for each position p:
  *       ho_before(plan, p);   kernel on ho_operand(plan, p, id), ...   ho_after(plan, p);
  *     ho_step_end(plan);
- *     ho_read(plan, id, into, bytes);                   results, checkpoints, evaluation: any time
- *   ho_close(runtime);                                  between steps
+ *     ho_read(plan, id, into, bytes);                   results, checkpoints: between steps
+ *   ho_close(runtime);                                  ends its plans, too
  *   ho_disconnect(pool);
  *
  * Objects. A pool (ho_pool) is a job's sessions on all nodes, and the transfer thread. A runtime
@@ -30,16 +30,18 @@
  * ho_get, ho_put, ho_wait, ho_test, ho_stage_in and ho_stage_out: one thread at a time per pool.
  * Everything else on a pool: any thread. The library has threads of its own: one that moves bytes,
  * those of local_threads, one that renews leases, one that finds restarted daemons, one for each
- * node's control connection. They call the job for log lines alone (ho_set_log).
+ * node's control connection, up to three for each subscriber with relays, and for a moment some
+ * that ask nodes. They call the job for log lines alone (ho_set_log).
  *
  * Errors. Every call that can fail returns a status. ho_last_error() says more about the last one
  * that was not HO_OK on the calling thread. A call that is refused (HO_INVALID_ARGUMENT,
  * HO_NOT_FOUND, HO_ALREADY_EXISTS, HO_OUT_OF_RANGE, HO_CONFLICT, HO_UNSUPPORTED) changes nothing.
- * HO_UNAVAILABLE from a runtime or plan means that a node is lost that had the only home of some of
- * its values. The failure is permanent: every further call returns the same, and only ho_unload and
- * ho_close are useful. Calls that only report answer as before: ho_get_counters,
- * ho_get_runtime_counters, ho_get_timeline, ho_write_op_times, ho_storage_of, ho_find_storage, and
- * those that list a plan's ops and storages.
+ * HO_UNAVAILABLE from a runtime or plan, except from ho_load, means that a node is lost that had
+ * the only home of some of its values. The failure is permanent: every further call returns the
+ * same, and only ho_unload and ho_close are useful. Calls that only report answer as before:
+ * ho_get_counters, ho_get_runtime_counters, ho_storage_of, ho_find_storage, those that list a
+ * plan's ops and storages, and, if the last step's transfers had ended, ho_get_timeline and
+ * ho_write_op_times.
  *
  * Arguments. A pointer that is NULL where no text allows it is refused with HO_INVALID_ARGUMENT. A
  * struct's struct_bytes is its sizeof, set by the caller, so that the struct can grow: fields that
@@ -48,9 +50,9 @@
  *
  * Time. A call waits for transfers only where its text says so, and at most until their deadlines.
  * A piece of a transfer (a few MiB) has ho_connect_options.op_deadline_ms from when it is sent;
- * over "tcp" 20 times as long while its node sends or takes bytes. A copy on this machine has 60 s,
- * a stage between flash and memory 10 s. A control request has 2 s, and a grant of memory some more
- * for each GB.
+ * over "tcp" and "ucx" 20 times as long while its node sends or takes bytes. A copy on this machine
+ * has 60 s, a stage between flash and memory 10 s. A control request has 2 s, and a grant of memory
+ * some more for each GB.
  *
  * fork(). A child process has no transfer thread, so fork before ho_connect. A child of a later
  * fork may only exec or _exit.
@@ -58,8 +60,8 @@
  * Signals. The driver "local" maps memory that its daemon may take back. It installs a handler for
  * SIGBUS. A fault inside such memory, during one of the driver's own copies, becomes an error;
  * every other fault goes to the handler that was installed before. If the job installs a handler
- * later, that handler must pass on faults that are not its own. The thread that moves bytes blocks
- * all other signals than SIGBUS and SIGSEGV, the library's other threads all signals.
+ * later, that handler must pass on faults that are not its own. Threads that move bytes block all
+ * other signals than SIGBUS and SIGSEGV, the library's other threads all signals.
  *
  * Limits. 4096 transfers started and not yet waited for; 8192 in flight in a pool, including those
  * of plans. 4096 nodes in a pool. 2^50 bytes in an allocation, an arena or a storage. The job needs
@@ -116,10 +118,10 @@ typedef struct ho_connect_options {
                               "tcp", "ucx", "ofi", "local,tcp". Nodes that these do not reach
                               are left out */
   uint32_t op_deadline_ms; /* deadline of each piece of a transfer (a few MiB), counted from when
-                              it is sent, for all drivers except "local"; 0: 1500. Over "tcp" it
-                              counts from the last byte that moved, and a piece has 20 times as
-                              long, or until the lease ends under which it was sent: links are
-                              shared. Below 800 a cut link loses the node, even if another link
+                              it is sent, for all drivers except "local"; 0: 1500. Over "tcp" and
+                              "ucx" it counts from the last byte that moved, and a piece has 20
+                              times as long, or until the lease ends under which it was sent: links
+                              are shared. Below 800 a cut link loses the node, even if another link
                               leads to it. "local" copies by itself and waits for no node, so it
                               has no such deadline. Time in which the job was stopped does not
                               count */
@@ -223,7 +225,8 @@ HO_API ho_status ho_set_log(ho_log_level least,
  * HO_UNAVAILABLE, HO_DEADLINE   no node is left.
  * HO_UNSUPPORTED       no node can be reached by the drivers allowed, with the reason.
  * HO_PERMISSION_DENIED the daemon does not admit this user, or one end refuses the other's
- *                      certificate. */
+ *                      certificate.
+ * HO_EXHAUSTED         the nodes have no room for one more session of this user. */
 HO_API ho_status ho_connect(const ho_connect_options* options, ho_pool** out);
 /* Ends all sessions, and so gives back everything that the job holds in the pool except durable
  * flash. Waits for transfers that were started and not waited for, and up to a second for each
@@ -343,8 +346,10 @@ HO_API ho_status ho_test(ho_pool* pool, uint64_t ticket, int* done);
 typedef enum ho_flash_policy {
   HO_FLASH_SCRATCH = 0, /* freed when the job disconnects; a stage_out is done when the device has
                            accepted the bytes */
-  HO_FLASH_DURABLE = 1  /* stays until ho_flash_free; a stage_out is done when the bytes survive a
-                           crash and a power cut */
+  HO_FLASH_DURABLE = 1  /* stays until ho_flash_free, until an administrator frees it, or until no
+                           job had it open for the daemon's flash_unused_s_max (0, the default:
+                           never); a stage_out is done when the bytes survive a crash and a power
+                           cut */
 } ho_flash_policy;
 
 /* Takes flash of the node that has most of it free. Bytes that were never staged out cannot be
@@ -356,7 +361,9 @@ typedef enum ho_flash_policy {
  * HO_UNAVAILABLE       no node that the job reaches has flash, and it could not reach all: one was
  *                      drained, say, when it connected. ho_last_error names them. Or all that have
  *                      flash are drained.
- * HO_EXHAUSTED         no node has so much free flash. */
+ * HO_EXHAUSTED         no node has so much free flash.
+ * HO_DEADLINE          the node does not answer; scratch that it may have taken ends with the job.
+ */
 HO_API ho_status ho_flash_allocate(ho_pool* pool, uint64_t bytes, ho_flash_policy policy,
                                    ho_flash** out);
 /* Gives flash back, durable or not. Wait for stages that use it before.
@@ -376,7 +383,7 @@ HO_API void ho_flash_close(ho_flash* flash);
 HO_API ho_status ho_flash_name(const ho_pool* pool, const ho_flash* flash, char* out, size_t room);
 /* Opens durable flash by its name. HO_NOT_FOUND: no such node in the pool, or no such flash on it.
  * HO_INVALID_ARGUMENT: not a name. HO_UNAVAILABLE: the node is lost, or the session there has
- * ended. */
+ * ended. HO_DEADLINE: the node does not answer. */
 HO_API ho_status ho_flash_open(ho_pool* pool, const char* name, ho_flash** out);
 /* 0 for NULL. */
 HO_API uint64_t ho_flash_bytes(const ho_flash* flash);
@@ -389,8 +396,11 @@ HO_API ho_status ho_allocate_beside(ho_pool* pool, const ho_flash* flash, uint64
  * part can be used when it is done.
  *
  * HO_OUT_OF_RANGE      either range leaves its allocation.
- * HO_INVALID_ARGUMENT  the memory lies on another node than the flash.
+ * HO_INVALID_ARGUMENT  no bytes, or the memory lies on another node than the flash.
+ * HO_BUSY              as for ho_get: stages count among its 4096 transfers.
  * From ho_wait: HO_DEADLINE  the bytes may still move: do not use the memory again.
+ *               HO_EXHAUSTED  the path's write budget of today is used up; anew at midnight UTC.
+ *               HO_BUSY  the node was busy until the deadline: nothing moved, try again.
  *               HO_CORRUPT, HO_IO  the text names node, path, extent and block.
  *               HO_NOT_FOUND  a block that was never staged out. */
 HO_API ho_status ho_stage_in(ho_pool* pool, const ho_flash* from, uint64_t flash_offset,
@@ -418,11 +428,11 @@ typedef struct ho_device_memory {
   size_t arena_bytes;
   /* The callbacks. take: returns memory for `bytes` of a storage, or NULL if there is none, see
      ho_before. drop: takes back memory that take gave or ho_adopt named. The library calls both on
-     the thread that drives the runtime, inside that thread's calls (ho_step_begin, ho_before,
-     ho_after, ho_read, ho_write, ho_sync, ho_leave, ho_fetch, ho_evict, ho_unload). They must not
-     call the runtime. Between take and drop the library may read and write the memory at any
-     time. On an accelerator the memory is one that work of `stream` may use, as a framework's
-     allocator gives it: what was queued there before may still use it. */
+     the thread that drives the runtime, inside that thread's calls: all of a plan or runtime but
+     ho_close, ho_declare, ho_undeclare, ho_peek, ho_step_end, and those that list, count or return
+     a number. They must not call the runtime. Between take and drop the library may read and write
+     the memory at any time. On an accelerator the memory is one that work of `stream` may use, as a
+     framework's allocator gives it: what was queued there before may still use it. */
   void* (*take)(void* context, ho_storage storage, uint64_t bytes);
   void (*drop)(void* context, ho_storage storage, void* memory);
   void* context;
@@ -478,9 +488,9 @@ typedef struct ho_device_memory {
  * with the driver's text. */
 
 /* HO_OK                *out is the caller's until ho_close.
- * HO_INVALID_ARGUMENT  neither arena nor callbacks, or both; an arena that is not
- *                      memory of the device, or of more than 2^50 bytes; more copies than 2, or 2
- *                      with an arena.
+ * HO_INVALID_ARGUMENT  an unknown kind; neither arena nor both callbacks, or all; an arena that is
+ *                      not memory of the device, or of more than 2^50 bytes; more copies than 2,
+ *                      or 2 with an arena.
  * HO_UNSUPPORTED       there is no driver or no GPU, or the driver is too old; the text says what
  *                      to do.
  * HO_NOT_FOUND         no device with this ordinal.
@@ -534,8 +544,10 @@ HO_API ho_status ho_schedule_info(const void* schedule, size_t schedule_bytes,
  * HO_CORRUPT           not a schedule.
  * HO_UNSUPPORTED       another format version; homes on flash, and no node has flash.
  * HO_CONFLICT          a step runs; a persistent storage has another size than in an earlier plan,
- *                      or its home on another kind of tier (memory, flash).
- * HO_EXHAUSTED         its homes do not fit the pool. */
+ *                      another number of homes, or its home on another kind of tier.
+ * HO_EXHAUSTED         its homes do not fit the pool, or two homes find no nodes that are apart.
+ * HO_UNAVAILABLE, HO_DEADLINE   nodes that should give memory or flash are lost or do not answer.
+ *                      The runtime goes on: load again, unless it had failed before. */
 HO_API ho_status ho_load(ho_runtime* runtime, const void* schedule, size_t schedule_bytes,
                          ho_plan** out);
 /* Ends a plan, also in a step: queued transfers are not sent, and the call waits for those in
@@ -584,7 +596,8 @@ HO_API ho_status ho_write(ho_plan* plan, uint32_t storage_id, const void* data, 
  * that ended last. Between steps; it does not end the run. Waits as ho_write does. A value that is
  * only on the device is stored first.
  *
- * HO_NOT_FOUND, HO_INVALID_ARGUMENT  as for ho_write.
+ * HO_NOT_FOUND         as for ho_write.
+ * HO_INVALID_ARGUMENT  `bytes` is not the storage's size; it is not persistent, as an INPUT.
  * HO_CONFLICT  a step runs; or the storage has no value, since a step that ended by ho_leave would
  *              have overwritten it, or the job freed its last copy. */
 HO_API ho_status ho_read(ho_plan* plan, uint32_t storage_id, void* into, size_t bytes);
@@ -602,7 +615,7 @@ HO_API ho_status ho_read_range(ho_plan* plan, uint32_t storage_id, uint64_t offs
 /* Stores the latest value of every persistent storage of the runtime at home, by the running plan's
  * epilogue. Between steps. Values on the device stay there, and the next step fetches only the
  * others. Prefetches for that step which have not begun will begin with it. HO_CONFLICT: a step
- * runs. */
+ * runs. HO_EXHAUSTED: the pool has no room for the home of a declared storage on the device. */
 HO_API ho_status ho_sync(ho_runtime* runtime);
 
 /* --- steps --- */
@@ -614,7 +627,8 @@ HO_API ho_status ho_sync(ho_runtime* runtime);
  * first if their home is out of date. Waits only for those stores.
  *
  * HO_CONFLICT  a step runs; an INPUT was not written for this step; a storage that the plan reads
- *              has no value (see ho_read). */
+ *              has no value (see ho_read).
+ * HO_EXHAUSTED as for ho_sync. */
 HO_API ho_status ho_step_begin(ho_plan* plan);
 /* Waits until every operand of the position is in place; the wait is counted as stall. Positions go
  * 0, 1, 2, ... in a step. If there is nothing to wait for, it takes no lock and makes no system
@@ -652,9 +666,11 @@ HO_API ho_status ho_leave(ho_plan* plan);
 
 /* A runtime with callbacks takes and drops memory as its plans say. The calls below are for other
  * times: before the first plan, between steps, and after ho_leave. For a storage of the running
- * plan they end its run; the next ho_step_begin begins a new one. While a step runs they return
- * HO_CONFLICT for storages of its plan, except ho_adopt within an op. For a runtime with an arena
- * they return HO_UNSUPPORTED, except ho_storage_of, ho_find_storage and ho_get_storage. */
+ * plan they end its run, except ho_peek, and ho_get_storage unless its home is on flash; the next
+ * ho_step_begin begins a new one. While a step runs they return HO_CONFLICT for storages of its
+ * plan, except ho_peek and, within an op, ho_adopt. ho_undeclare and ho_get_storage return it for
+ * every storage then. HO_NOT_FOUND: no storage has this number. For a runtime with an arena they
+ * return HO_UNSUPPORTED, except ho_storage_of, ho_find_storage and ho_get_storage. */
 
 /* The number of a plan's storage. Persistent storages have one; with callbacks, all. HO_NOT_FOUND:
  * the plan has no storage with this id, or it has no number. */

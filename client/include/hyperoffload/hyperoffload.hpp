@@ -120,8 +120,8 @@ class Allocation {
   ho_allocation* handle_ = nullptr;
 };
 
-/// A connection to a pool. Destroy the allocations and runtimes made from it first; if one is left,
-/// the pool is never closed.
+/// A connection to a pool. Destroy the allocations, runtimes, block stores, publishers and
+/// subscribers made from it first; if one is left, the pool is never closed.
 class Pool {
  public:
   struct Options {
