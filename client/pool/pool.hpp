@@ -166,6 +166,24 @@ class Pool {
   /// With an error the arena is as it was.
   [[nodiscard]] Result<bool> leave_drained(Arena& arena, DeviceStreams* streams,
                                            const std::function<void()>& moved);
+  /// Nodes that memory and flash of drained ones can move to.
+  [[nodiscard]] std::vector<NodeIndex> nodes_that_stay() const;
+  /// A copy of one segment of an arena that is to take its place.
+  struct SegmentCopy {
+    Arena* arena = nullptr;
+    NodeIndex node;
+    SegmentId segment;
+    std::unique_ptr<Arena> fresh;
+  };
+  /// Copies the arena's segments on one node to memory of another, as leave_drained() does.
+  /// @return all or none; kExhausted: `to` has no room; the pool's failure.
+  [[nodiscard]] Result<std::vector<SegmentCopy>> copy_segments(Arena& arena, NodeIndex from,
+                                                               NodeIndex to,
+                                                               DeviceStreams* streams);
+  /// Puts copies in the place of their segments, which go back to their nodes. Nothing uses the
+  /// arenas meanwhile. @param moved  as leave_drained() has it, once for all.
+  void replace(std::vector<SegmentCopy> copies, const std::function<void()>& moved);
+  void discard(std::vector<SegmentCopy> copies);
 
   /// What a call takes at least: in all, and of it on one node.
   struct Need {
@@ -243,6 +261,9 @@ class Pool {
   [[nodiscard]] Result<std::unique_ptr<Arena>> allocate_elsewhere(std::uint64_t bytes,
                                                                   NodeIndex like,
                                                                   DeviceStreams* streams);
+  [[nodiscard]] Result<SegmentCopy> copy_segment(Arena& arena, const HeldSegment& segment,
+                                                 Result<std::unique_ptr<Arena>> fresh);
+  [[nodiscard]] HeldSegment take_place(SegmentCopy& copy);
   [[nodiscard]] Result<std::unique_ptr<Arena>> take(const ArenaSpec& spec,
                                                     const std::vector<NodeIndex>& from,
                                                     DeviceStreams* streams);

@@ -46,12 +46,20 @@ ArenaMap without_segment(const ArenaMap& map, const HeldSegment& segment, const 
 }
 
 /// Where an accelerator copies the segment from and to; null: it does not.
-const std::byte* host_base(const ArenaMap& map, const HeldSegment& segment) {
+const std::byte* host_base(const ArenaMap& map, NodeIndex node, SegmentId segment) {
   for (const ArenaExtent& extent : map.extents()) {
-    if (!lies_in(extent, segment) || extent.host == nullptr) continue;
+    if (extent.node != node || extent.segment != segment || extent.host == nullptr) continue;
     return extent.host - extent.region_offset_bytes;
   }
   return nullptr;
+}
+
+std::uint64_t bytes_in(const ArenaMap& map, const HeldSegment& segment) {
+  std::uint64_t bytes = 0;
+  for (const ArenaExtent& extent : map.extents()) {
+    bytes += lies_in(extent, segment) ? extent.length_bytes : 0;
+  }
+  return bytes;
 }
 
 }  // namespace
@@ -79,15 +87,20 @@ bool Pool::on_drained(const Arena& arena) const {
                      [&](const HeldSegment& held) { return is_drained(held.node); });
 }
 
+std::vector<NodeIndex> Pool::nodes_that_stay() const {
+  auto others = nodes_of(Nearness::kAny);
+  std::erase_if(others, [&](NodeIndex node) {
+    return is_drained(node) || nodes()[node.value()].fault->silent();
+  });
+  return others;
+}
+
 /// Memory of nodes that stay: of one of the kind that `like` is, if one has room, else of another,
 /// else of several. Each gives whole segments, so as few as possible are asked.
 Result<std::unique_ptr<Arena>> Pool::allocate_elsewhere(std::uint64_t bytes, NodeIndex like,
                                                         DeviceStreams* streams) {
   if (bytes == 0) return std::make_unique<Arena>();
-  auto others = nodes_of(Nearness::kAny);
-  std::erase_if(others, [&](NodeIndex node) {
-    return is_drained(node) || nodes()[node.value()].fault->silent();
-  });
+  const auto others = nodes_that_stay();
   if (others.empty()) return Error(Errc::kExhausted, "all other nodes are lost or drained");
   const auto take_from = [&](const std::vector<NodeIndex>& from) {
     return take(ArenaSpec{bytes, {}, options_.numa.resolve({})}, from, streams);
@@ -107,21 +120,13 @@ Result<std::unique_ptr<Arena>> Pool::allocate_elsewhere(std::uint64_t bytes, Nod
   return take_from(others);
 }
 
-Result<bool> Pool::leave_drained(Arena& arena, DeviceStreams* streams,
-                                 const std::function<void()>& moved) {
-  HO_CHECK(!arena.shared);
-  const auto at = std::find_if(arena.segments.begin(), arena.segments.end(),
-                               [&](const HeldSegment& held) { return is_drained(held.node); });
-  if (at == arena.segments.end()) return false;
-  std::uint64_t bytes = 0;
-  for (const ArenaExtent& extent : arena.map.extents()) {
-    bytes += lies_in(extent, *at) ? extent.length_bytes : 0;
-  }
-  auto fresh = allocate_elsewhere(bytes, at->node, streams);
+/// Fills `fresh`, memory of the segment's size in use, with its bytes.
+Result<Pool::SegmentCopy> Pool::copy_segment(Arena& arena, const HeldSegment& segment,
+                                             Result<std::unique_ptr<Arena>> fresh) {
   if (!fresh) return fresh.error();
   std::uint64_t copied = 0;
   for (const ArenaExtent& extent : arena.map.extents()) {
-    if (!lies_in(extent, *at)) continue;
+    if (!lies_in(extent, segment)) continue;
     const auto ok = copy(arena.map, extent.begin_bytes, (*fresh)->map, copied, extent.length_bytes);
     if (!ok) {
       release(std::move(*fresh));
@@ -129,28 +134,91 @@ Result<bool> Pool::leave_drained(Arena& arena, DeviceStreams* streams,
     }
     copied += extent.length_bytes;
   }
-  const std::byte* const base = host_base(arena.map, *at);
+  SegmentCopy out;
+  out.arena = &arena;
+  out.node = segment.node;
+  out.segment = segment.segment.id;
+  out.fresh = std::move(*fresh);
+  return out;
+}
+
+Result<std::vector<Pool::SegmentCopy>> Pool::copy_segments(Arena& arena, NodeIndex from,
+                                                           NodeIndex to, DeviceStreams* streams) {
+  HO_CHECK(!arena.shared && from != to);
+  std::vector<SegmentCopy> copies;
+  for (const HeldSegment& segment : arena.segments) {
+    if (segment.node != from) continue;
+    const std::uint64_t bytes = bytes_in(arena.map, segment);
+    auto made = copy_segment(
+        arena, segment, bytes > 0 ? allocate_on(to, bytes, streams) : std::make_unique<Arena>());
+    if (!made) {
+      discard(std::move(copies));
+      return made.error();
+    }
+    copies.push_back(std::move(*made));
+  }
+  return copies;
+}
+
+void Pool::discard(std::vector<SegmentCopy> copies) {
+  for (SegmentCopy& copy : copies) release(std::move(copy.fresh));
+}
+
+/// The transfer thread. @return the segment that the copy has replaced.
+HeldSegment Pool::take_place(SegmentCopy& copy) {
+  Arena& arena = *copy.arena;
+  const auto at =
+      std::find_if(arena.segments.begin(), arena.segments.end(), [&](const HeldSegment& held) {
+        return held.node == copy.node && held.segment.id == copy.segment;
+      });
+  HO_CHECK(at != arena.segments.end());
+  arena.map = without_segment(arena.map, *at, copy.fresh->map);
+  const auto region = arena.regions.begin() + (at - arena.segments.begin());
+  engine_->transport(driver_of(at->node)).detach(*region);
+  arena.regions.erase(region);
+  HeldSegment left = std::move(*at);
+  arena.segments.erase(at);
+  std::move(copy.fresh->segments.begin(), copy.fresh->segments.end(),
+            std::back_inserter(arena.segments));
+  std::move(copy.fresh->regions.begin(), copy.fresh->regions.end(),
+            std::back_inserter(arena.regions));
+  arenas_.erase(copy.fresh.get());
+  return left;
+}
+
+void Pool::replace(std::vector<SegmentCopy> copies, const std::function<void()>& moved) {
   std::vector<HeldSegment> left;
-  engine_->wait_unused(&arena.map);
+  std::vector<const std::byte*> bases;
+  for (const SegmentCopy& copy : copies) {
+    engine_->wait_unused(&copy.arena->map);
+    bases.push_back(host_base(copy.arena->map, copy.node, copy.segment));
+  }
   engine_->call([&] {
-    arena.map = without_segment(arena.map, *at, (*fresh)->map);
-    const auto region = arena.regions.begin() + (at - arena.segments.begin());
-    engine_->transport(driver_of(at->node)).detach(*region);
-    arena.regions.erase(region);
-    left.push_back(std::move(*at));
-    arena.segments.erase(at);
-    std::move((*fresh)->segments.begin(), (*fresh)->segments.end(),
-              std::back_inserter(arena.segments));
-    std::move((*fresh)->regions.begin(), (*fresh)->regions.end(),
-              std::back_inserter(arena.regions));
-    arenas_.erase(fresh->get());
+    for (SegmentCopy& copy : copies) left.push_back(take_place(copy));
     moved();
   });
-  std::move((*fresh)->pinned.begin(), (*fresh)->pinned.end(), std::back_inserter(arena.pinned));
-  if (base != nullptr) {
-    std::erase_if(arena.pinned, [&](const PinnedSegment& one) { return one.data() == base; });
+  for (std::size_t i = 0; i < copies.size(); ++i) {
+    auto& pinned = copies[i].arena->pinned;
+    std::move(copies[i].fresh->pinned.begin(), copies[i].fresh->pinned.end(),
+              std::back_inserter(pinned));
+    if (bases[i] == nullptr) continue;
+    std::erase_if(pinned, [&](const PinnedSegment& one) { return one.data() == bases[i]; });
   }
   sessions_->release(left);
+}
+
+Result<bool> Pool::leave_drained(Arena& arena, DeviceStreams* streams,
+                                 const std::function<void()>& moved) {
+  HO_CHECK(!arena.shared);
+  const auto at = std::find_if(arena.segments.begin(), arena.segments.end(),
+                               [&](const HeldSegment& held) { return is_drained(held.node); });
+  if (at == arena.segments.end()) return false;
+  auto made =
+      copy_segment(arena, *at, allocate_elsewhere(bytes_in(arena.map, *at), at->node, streams));
+  if (!made) return made.error();
+  std::vector<SegmentCopy> copies;
+  copies.push_back(std::move(*made));
+  replace(std::move(copies), moved);
   return true;
 }
 

@@ -164,10 +164,12 @@ class Plan {
   [[nodiscard]] Result<std::uint64_t> repair_homes();
   /// Whether memory of its own, beside its flash, lies on a node that is drained.
   [[nodiscard]] bool on_drained() const;
-  /// Whether its flash does.
-  [[nodiscard]] bool flash_on_drained() const;
-  /// As Storages::leave_drained(), unless its flash lies on such a node.
+  /// As Storages::leave_drained(), unless homes on flash lie on such a node.
   [[nodiscard]] Result<bool> leave_drained(const std::function<void()>& moved);
+  /// Copies its memory beside flash on `from`, as Pool::copy_segments() says.
+  [[nodiscard]] Result<std::vector<Pool::SegmentCopy>> copy_staging(NodeIndex from, NodeIndex to);
+  /// Homes on flash have moved. The transfer thread, while the job's waits.
+  void follow_flash(std::span<const FlashMove> moves);
   /// Keeps other threads from writing its INPUTs while the locks live.
   void lock_inputs(std::vector<std::unique_lock<std::mutex>>& into);
   /// Enters where storages have their only homes into the active replay. By Engine::call().
@@ -185,6 +187,7 @@ class Plan {
   /// bug.
   static constexpr Duration kLookAgain = std::chrono::milliseconds(100);
 
+  [[nodiscard]] bool flash_on_drained() const;
   struct Times {
     std::uint64_t start = 0;
     std::uint64_t end = 0;

@@ -55,6 +55,18 @@ struct StorageHome {
   }
 };
 
+/// An extent on flash, and another that takes its place with the same bytes.
+struct FlashMove {
+  FlashPlace from;  ///< the first bytes of both
+  FlashPlace to;
+  /// Turns a place in the one into the same place in the other.
+  void follow(std::optional<FlashPlace>& place) const {
+    if (!place || place->node != from.node || place->extent != from.extent) return;
+    place->node = to.node;
+    place->extent = to.extent;
+  }
+};
+
 /// The memory that a replay moves bytes from and to.
 struct ReplayMemory {
   /// The arena, at least the schedule's arena_bytes; nothing: the job places the bytes itself.
@@ -127,6 +139,8 @@ class Replay {
   /// Homes of storages with two have moved. Between runs.
   /// @param homes  by storage, as in create(); those of other storages are not looked at.
   void set_homes(std::span<const StorageHome> homes);
+  /// Homes on flash have moved, and the staging slots with them. Nothing is in flight.
+  void follow_flash(std::span<const FlashMove> moves);
 
   /// Begins another run; nothing is in flight. The prologue does not move what `places` has on the
   /// device.

@@ -31,6 +31,13 @@ void Replay::set_homes(std::span<const StorageHome> homes) {
   }
 }
 
+void Replay::follow_flash(std::span<const FlashMove> moves) {
+  HO_CHECK(in_flight_ == 0);
+  for (Move& move : moves_) {
+    for (const FlashMove& one : moves) one.follow(move.flash);
+  }
+}
+
 NodeIndex Replay::node_of(const Move& move, std::uint8_t home) {
   if (home != move.home) return move.other.node();
   return HomePlace{move.area, move.area_offset_bytes}.node();

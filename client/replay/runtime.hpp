@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -150,6 +151,10 @@ class Runtime {
   [[nodiscard]] bool on_drained() const;
   [[nodiscard]] std::string why_on_drained() const;
   [[nodiscard]] Result<bool> leave_drained(TimePoint end);
+  [[nodiscard]] Result<bool> leave_one(const std::function<void()>& moved);
+  [[nodiscard]] Result<bool> leave_flash(const std::function<void()>& moved);
+  [[nodiscard]] Result<bool> leave_flash(NodeIndex from, NodeIndex to,
+                                         const std::function<void()>& moved);
   [[nodiscard]] Result<void> wait_at_rest();
   void report_copies();
   void replace_both_homes(HeldStorage& storage);

@@ -1,6 +1,9 @@
 // Homes in place of those on lost nodes, for values that have two; and off nodes that are drained.
 #include <algorithm>
+#include <functional>
+#include <iterator>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -82,8 +85,8 @@ bool Runtime::on_drained() const {
          });
 }
 
-/// Moves homes off drained nodes, until about `end`, one segment at least. The plan that runs goes
-/// on: its offsets in arenas stay what they are.
+/// Moves homes off drained nodes, until about `end`, one segment or one node's flash at least. The
+/// plan that runs goes on: its offsets in arenas stay what they are.
 /// @return whether all is done that can be; kExhausted, or the pool's failure.
 Result<bool> Runtime::leave_drained(TimePoint end) {
   if (!on_drained()) return true;
@@ -103,15 +106,77 @@ Result<bool> Runtime::leave_drained(TimePoint end) {
     for (const auto& plan : plans_) plan->name_homes();
   };
   for (;;) {
-    auto moved = storages_->leave_drained(name_homes);
-    for (const auto& plan : plans_) {
-      if (moved && !*moved) moved = plan->leave_drained(name_homes);
-    }
+    const auto moved = leave_one(name_homes);
     if (!moved) return moved.error();
     if (!*moved) return true;
-    left_segments_ += 1;
     if (clock_.now() >= end) return false;
   }
+}
+
+/// Moves one segment, or all flash of one node. Where there is no room for the one, there may be
+/// some for the other.
+Result<bool> Runtime::leave_one(const std::function<void()>& moved) {
+  std::optional<Error> full;
+  const auto unless_full = [&](Result<bool> left) -> Result<bool> {
+    if (left || left.error().code() != Errc::kExhausted) return left;
+    if (!full) full = left.error();
+    return false;
+  };
+  auto left = unless_full(storages_->leave_drained(moved));
+  for (const auto& plan : plans_) {
+    if (left && !*left) left = unless_full(plan->leave_drained(moved));
+  }
+  if (left && *left) left_segments_ += 1;
+  if (left && !*left) left = unless_full(leave_flash(moved));
+  if (left && !*left && full) return *full;
+  return left;
+}
+
+Result<bool> Runtime::leave_flash(const std::function<void()>& moved) {
+  Result<bool> left = false;
+  for (const NodeIndex from : storages_->drained_flash()) {
+    const auto nodes = storages_->nodes_for_flash(from);
+    if (!nodes) left = nodes.error();
+    for (std::size_t i = 0; nodes && i < nodes->size(); ++i) {
+      left = leave_flash(from, (*nodes)[i], moved);
+      if (left || left.error().code() != Errc::kExhausted) return left;
+    }
+  }
+  return left;
+}
+
+/// A node moves bytes between its own flash and its own memory only. So the flash of all plans goes
+/// to one node, at one border, and their staging slots with it.
+Result<bool> Runtime::leave_flash(NodeIndex from, NodeIndex to,
+                                  const std::function<void()>& moved) {
+  std::vector<Pool::SegmentCopy> slots;
+  Result<void> ok;
+  for (const auto& plan : plans_) {
+    auto copies = plan->copy_staging(from, to);
+    if (!copies) {
+      ok = copies.error();
+      break;
+    }
+    std::move(copies->begin(), copies->end(), std::back_inserter(slots));
+  }
+  const auto at_home = [this](StorageNumber number, const HeldStorage& held) {
+    const auto index = running_ != nullptr ? running_->index_of(number) : std::nullopt;
+    return index ? place_now(*index).at_home : held.place.at_home;
+  };
+  auto flash = ok ? storages_->copy_flash(from, to, at_home) : ok.error();
+  if (!flash) {
+    pool_.discard(std::move(slots));
+    return flash.error();
+  }
+  pool_.replace(std::move(slots), [&] {
+    storages_->follow_flash(*flash);
+    for (const auto& plan : plans_) plan->follow_flash(flash->moves);
+    moved();
+  });
+  storages_->end_copies(*flash);
+  log(LogLevel::kInfo, "flash on a drained node has moved to another",
+      {{"from", pool_.nodes()[from.value()].label}, {"to", pool_.nodes()[to.value()].label}});
+  return true;
 }
 
 /// Replaces homes on nodes that are lost or drained, of values that have two.
@@ -171,7 +236,7 @@ Result<void> Runtime::repair(Border border, Duration slice) {
   const bool time_is_over = replaced && !*replaced;
   const auto left = time_is_over ? replaced : leave_drained(end);
   const Result<bool>& done = !replaced || !*replaced ? replaced : left;
-  if (!done && active_.state.load() == RunState::kFailed) return done.error();
+  if (auto ok = check_running(); !ok) return ok;
   if (left && *left && left_segments_ > 0) {
     log(LogLevel::kInfo, "memory on drained nodes has moved to others",
         {{"segments", std::to_string(std::exchange(left_segments_, 0))}});
@@ -206,11 +271,7 @@ std::string Runtime::why_on_drained() const {
   for_each_doubled([&](const DoubledHome& doubled) {
     alone = alone || gives(doubled.nodes[0]) || gives(doubled.nodes[1]);
   });
-  const bool flash = std::any_of(plans_.begin(), plans_.end(),
-                                 [](const auto& plan) { return plan->flash_on_drained(); });
-  std::string why = flash ? "plans have flash there" : "";
-  if (alone) why += std::string(flash ? "; " : "") + "no other node is left for one of two homes";
-  return why.empty() ? "their memory is in use" : why;
+  return alone ? "no other node is left for one of two homes" : "their memory is in use";
 }
 
 void Plan::follow_homes() {
@@ -241,21 +302,33 @@ void Plan::name_homes() {
   }
 }
 
-/// Staging slots lie on the node of their flash, which stays.
 bool Plan::on_drained() const {
   return staging_ != nullptr && runtime_.pool().on_drained(*staging_);
 }
 
 bool Plan::flash_on_drained() const {
-  return std::any_of(flash_.begin(), flash_.end(), [&](std::uint32_t flash) {
-    return runtime_.pool().is_drained(runtime_.storages().flash(flash).node);
+  return std::any_of(homes_.begin(), homes_.end(), [&](const StorageHome& home) {
+    return home.flash && runtime_.pool().is_drained(home.flash->node);
   });
 }
 
 Result<bool> Plan::leave_drained(const std::function<void()>& moved) {
   if (!on_drained()) return false;
+  // Staging slots go where their flash goes.
   if (flash_on_drained()) return false;
   return runtime_.pool().leave_drained(*staging_, runtime_.streams(), moved);
+}
+
+Result<std::vector<Pool::SegmentCopy>> Plan::copy_staging(NodeIndex from, NodeIndex to) {
+  if (staging_ == nullptr) return std::vector<Pool::SegmentCopy>();
+  return runtime_.pool().copy_segments(*staging_, from, to, runtime_.streams());
+}
+
+void Plan::follow_flash(std::span<const FlashMove> moves) {
+  for (StorageHome& home : homes_) {
+    for (const FlashMove& move : moves) move.follow(home.flash);
+  }
+  replay_->follow_flash(moves);
 }
 
 Result<std::uint64_t> Plan::repair_homes() {

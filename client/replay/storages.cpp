@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "common/base/check.hpp"
-#include "common/base/log.hpp"
 #include "common/base/units.hpp"
 
 namespace ho::client {
@@ -15,8 +14,6 @@ std::string doing(const char* what, const HeldStorage& storage) {
   return std::string(what) + " " + storage.name;
 }
 
-/// What passes between flash and the job's memory outside steps does so in parts of this size.
-constexpr std::uint64_t kWindowBytes = 4 * kMiB;
 constexpr std::uint64_t kZerosBytes = kMiB;
 
 /// The home of the bytes from `offset_bytes` on.
@@ -105,33 +102,6 @@ Result<void> Storages::give_home(HeldStorage& storage) {
   storage.range = *range;
   storage.home.area = &heap(storage.nearness).area(*range);
   storage.home.offset_bytes.fill(range->begin_bytes);
-  return {};
-}
-
-Result<std::uint32_t> Storages::add_flash(NodeIndex node, std::uint64_t bytes) {
-  if (auto opened = open_window(node); !opened) return opened.error();
-  auto flash = pool_.allocate_flash(node, bytes, FlashPolicy::kScratch);
-  if (!flash) return flash.error();
-  flash_.push_back(*flash);
-  return static_cast<std::uint32_t>(flash_.size() - 1);
-}
-
-void Storages::remove_flash(std::uint32_t index) {
-  HO_CHECK(flash_[index].has_value());
-  const auto freed = pool_.free_flash(*flash_[index]);
-  if (!freed) {
-    log(LogLevel::kWarning, "flash was not freed; the session's end will do it",
-        {{"reason", freed.error().message()}});
-  }
-  flash_[index].reset();
-}
-
-Result<void> Storages::open_window(NodeIndex node) {
-  const auto is_its = [&](const Window& window) { return window.node == node; };
-  if (std::any_of(windows_.begin(), windows_.end(), is_its)) return {};
-  auto arena = pool_.allocate_on(node, kWindowBytes, streams_);
-  if (!arena) return arena.error();
-  windows_.push_back({node, std::move(arena).value()});
   return {};
 }
 

@@ -123,7 +123,7 @@ class Storages {
   [[nodiscard]] bool is_whole(const DoubledHome& doubled) const;
 
   // Nodes that are drained: homes move to others.
-  /// Whether homes, or memory for them, lie on such a node.
+  /// Whether homes, or memory or flash for them, lie on such a node.
   [[nodiscard]] bool on_drained() const;
   /// Moves one segment, or gives it back where it is unused. Nothing moves meanwhile.
   /// @param moved  as Pool::leave_drained() has it.
@@ -147,6 +147,28 @@ class Storages {
   /// Gives it a home in DDR where it has none, or as many as the device memory wants, as far as
   /// there are nodes. @return kExhausted, or the pool's failure.
   [[nodiscard]] Result<void> give_home(HeldStorage& storage);
+  // Flash of a drained node moves to one other node, and staging slots with it: storages_flash.cpp.
+  /// Drained nodes that have flash of these storages.
+  [[nodiscard]] std::vector<NodeIndex> drained_flash() const;
+  /// Nodes with room for all flash that lies on `from`, the best first.
+  /// @return kExhausted: there are none.
+  [[nodiscard]] Result<std::vector<NodeIndex>> nodes_for_flash(NodeIndex from) const;
+  /// Whether the storage's home has its latest value.
+  using AtHome = std::function<bool(StorageNumber, const HeldStorage&)>;
+  /// Copies of extents, which homes lie in after follow_flash() in place of those.
+  struct FlashCopies {
+    std::vector<FlashMove> moves;
+    std::vector<std::uint32_t> copied;  ///< by move: what add_flash() gave for the extent
+    std::vector<std::uint32_t> copies;
+  };
+  /// Copies all flash on `from` to extents on `to`. Nothing moves meanwhile.
+  /// @return all or none; kExhausted, or the pool's failure.
+  [[nodiscard]] Result<FlashCopies> copy_flash(NodeIndex from, NodeIndex to, const AtHome& at_home);
+  /// Homes lie in the copies from now on. No transfer of them is under way.
+  void follow_flash(const FlashCopies& copies);
+  /// Ends the extents that homes do not lie in: the copies, or after follow_flash() the others.
+  void end_copies(const FlashCopies& copies);
+
   /// Flash of one node, with a window of DDR to reach it by. @return its index; the pool's failure.
   [[nodiscard]] Result<std::uint32_t> add_flash(NodeIndex node, std::uint64_t bytes);
   void remove_flash(std::uint32_t index);
@@ -197,6 +219,9 @@ class Storages {
     std::unique_ptr<Arena> arena;
   };
   [[nodiscard]] Result<void> open_window(NodeIndex node);
+  void close_unused_window(NodeIndex node);
+  [[nodiscard]] std::vector<std::uint32_t> flash_on(NodeIndex node) const;
+  [[nodiscard]] Result<void> copy_values(std::span<const FlashMove> moves, const AtHome& at_home);
   [[nodiscard]] Result<void> move(Direction direction, const StorageHome& home,
                                   std::span<std::byte> memory, const Copy& copy,
                                   std::uint8_t stale_homes = 0);

@@ -97,7 +97,7 @@ void Storages::give_back(const DoubledHome& doubled) {
 }
 
 bool Storages::on_drained() const {
-  return near_.on_drained() || far_.on_drained() ||
+  return near_.on_drained() || far_.on_drained() || !drained_flash().empty() ||
          std::any_of(on_node_.begin(), on_node_.end(),
                      [](const auto& entry) { return entry.second.heap->on_drained(); });
 }

@@ -13,21 +13,20 @@
 #include <thread>
 #include <vector>
 
-#include "common/base/prng.hpp"
+#include "tests/integration/client/flash/flash_plans.hpp"
 #include "tests/integration/client/steps/planned_job.hpp"
 #include "tests/integration/client/two_nodes.hpp"
 #include "tests/integration/flash/staging_client.hpp"
-#include "tests/sim/job/random_schedule.hpp"
 #include "tests/support/patience.hpp"
 #include "tests/support/skip.hpp"
 #include "tests/support/staged_schedule.hpp"
-#include "tools/analyzer/analyzer.hpp"
 
 namespace {
 
 using namespace ho;
 using test::connect_pool;
 using test::PlannedJob;
+using test::plans_with_flash;
 using test::PoolHandle;
 using test::TwoNodes;
 
@@ -44,32 +43,6 @@ std::string no_flash() {
     test::skip(why);                                      \
     return;                                               \
   }
-
-/// Random steps, `scale` times as large, planned with too little DDR for all storages.
-std::vector<schedule::Schedule> plans_with_flash(std::size_t count, std::uint64_t scale) {
-  std::vector<schedule::Schedule> plans;
-  for (std::uint64_t seed = 1; plans.size() < count && seed < 400; ++seed) {
-    Prng random(seed);
-    const schedule::Schedule source = test::random_schedule(random);
-    Graph graph = test::graph_of(source);
-    for (Storage& storage : graph.storages) storage.bytes *= scale;
-    const std::uint64_t peak = analyzer::peak_unmanaged_bytes(graph);
-    Hardware hardware = source.hardware;
-    hardware.remote_ddr.reset();
-    hardware.local_ddr = TierSpec{peak / 2, {5'000'000'000, 1000}, {5'000'000'000, 1000}};
-    hardware.flash = TierSpec{12 * kMiB, {1'000'000'000, 20000}, {1'000'000'000, 20000}};
-    analyzer::Options options;
-    options.device_budget_bytes = peak / 2 + 4096;
-    auto outcome = analyzer::analyze(graph, hardware, options);
-    REQUIRE(outcome.ok());
-    auto* const schedule = std::get_if<schedule::Schedule>(&*outcome);
-    if (schedule == nullptr || schedule->flash_bytes == 0) continue;
-    if (schedule->prediction.stage_in_bytes == 0) continue;
-    plans.push_back(std::move(*schedule));
-  }
-  REQUIRE(plans.size() == count);
-  return plans;
-}
 
 /// An allocation of durable flash, with its host memory.
 struct Staged {

@@ -1,0 +1,175 @@
+// Flash of a runtime: extents, the memory to reach them by, and how they leave a drained node.
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "client/replay/storages.hpp"
+#include "common/base/check.hpp"
+#include "common/base/log.hpp"
+#include "common/base/units.hpp"
+
+namespace ho::client {
+namespace {
+
+/// What passes between flash and the job's memory outside steps does so in parts of this size.
+constexpr std::uint64_t kWindowBytes = 4 * kMiB;
+
+}  // namespace
+
+Result<std::uint32_t> Storages::add_flash(NodeIndex node, std::uint64_t bytes) {
+  if (auto opened = open_window(node); !opened) return opened.error();
+  auto flash = pool_.allocate_flash(node, bytes, FlashPolicy::kScratch);
+  if (!flash) {
+    close_unused_window(node);
+    return flash.error();
+  }
+  flash_.push_back(*flash);
+  return static_cast<std::uint32_t>(flash_.size() - 1);
+}
+
+void Storages::remove_flash(std::uint32_t index) {
+  HO_CHECK(flash_[index].has_value());
+  const NodeIndex node = flash_[index]->node;
+  const auto freed = pool_.free_flash(*flash_[index]);
+  if (!freed) {
+    log(LogLevel::kWarning, "flash was not freed; the session's end will do it",
+        {{"reason", freed.error().message()}});
+  }
+  flash_[index].reset();
+  close_unused_window(node);
+}
+
+Result<void> Storages::open_window(NodeIndex node) {
+  const auto is_its = [&](const Window& window) { return window.node == node; };
+  if (std::any_of(windows_.begin(), windows_.end(), is_its)) return {};
+  auto arena = pool_.allocate_on(node, kWindowBytes, streams_);
+  if (!arena) return arena.error();
+  windows_.push_back({node, std::move(arena).value()});
+  return {};
+}
+
+void Storages::close_unused_window(NodeIndex node) {
+  if (!flash_on(node).empty()) return;
+  const auto at = std::find_if(windows_.begin(), windows_.end(),
+                               [&](const Window& window) { return window.node == node; });
+  if (at == windows_.end()) return;
+  pool_.release(std::move(at->arena));
+  windows_.erase(at);
+}
+
+std::vector<std::uint32_t> Storages::flash_on(NodeIndex node) const {
+  std::vector<std::uint32_t> found;
+  for (std::uint32_t i = 0; i < flash_.size(); ++i) {
+    if (flash_[i] && flash_[i]->node == node) found.push_back(i);
+  }
+  return found;
+}
+
+std::vector<NodeIndex> Storages::drained_flash() const {
+  std::vector<NodeIndex> nodes;
+  for (const auto& flash : flash_) {
+    if (!flash || !pool_.is_drained(flash->node)) continue;
+    if (std::find(nodes.begin(), nodes.end(), flash->node) == nodes.end()) {
+      nodes.push_back(flash->node);
+    }
+  }
+  return nodes;
+}
+
+Result<std::vector<NodeIndex>> Storages::nodes_for_flash(NodeIndex from) const {
+  std::uint64_t bytes = 0;
+  for (const std::uint32_t i : flash_on(from)) bytes += flash_[i]->extent.length_bytes;
+  auto rooms = pool_.flash_rooms(pool_.nodes_that_stay());
+  std::erase_if(rooms, [&](const FlashRoom& room) { return room.free_bytes < bytes; });
+  if (rooms.empty()) {
+    return Error(Errc::kExhausted, "no other node has room for the " + format_bytes(bytes) +
+                                       " of flash that plans have on " +
+                                       pool_.nodes()[from.value()].label);
+  }
+  const auto is_alike = [&](const FlashRoom& room) {
+    return pool_.driver_of(room.node) == pool_.driver_of(from);
+  };
+  std::stable_sort(rooms.begin(), rooms.end(), [&](const FlashRoom& a, const FlashRoom& b) {
+    return is_alike(a) != is_alike(b) ? is_alike(a) : a.free_bytes > b.free_bytes;
+  });
+  std::vector<NodeIndex> nodes;
+  for (const FlashRoom& room : rooms) nodes.push_back(room.node);
+  return nodes;
+}
+
+Result<Storages::FlashCopies> Storages::copy_flash(NodeIndex from, NodeIndex to,
+                                                   const AtHome& at_home) {
+  FlashCopies out;
+  Result<void> done;
+  for (const std::uint32_t flash : flash_on(from)) {
+    const auto made = add_flash(to, flash_[flash]->extent.length_bytes);
+    if (!made) {
+      done = made.error();
+      break;
+    }
+    out.copied.push_back(flash);
+    out.copies.push_back(*made);
+    out.moves.push_back({{from, flash_[flash]->extent.id, 0}, {to, flash_[*made]->extent.id, 0}});
+  }
+  if (done) done = copy_values(out.moves, at_home);
+  if (done) return out;
+  end_copies(out);
+  return done.error();
+}
+
+/// The latest values in the extents: blocks that were never written cannot be read.
+Result<void> Storages::copy_values(std::span<const FlashMove> moves, const AtHome& at_home) {
+  std::vector<std::byte> buffer(kWindowBytes);
+  const auto handles = pool_.register_memory(buffer);
+  if (!handles) return handles.error();
+  const auto by = [&](Direction direction) {
+    return [this, direction, &handles](const ArenaMap& map, std::uint64_t offset_bytes,
+                                       std::span<std::byte> part) {
+      return pool_.move_registered(direction, map, offset_bytes, part, *handles, {},
+                                   transport::TrafficClass::kBackground);
+    };
+  };
+  const auto copy = [&](const HeldStorage& storage) -> Result<void> {
+    StorageHome source = storage.home;
+    StorageHome target = storage.home;
+    for (const FlashMove& move : moves) move.follow(target.flash);
+    if (target.flash->node == source.flash->node) return {};  // it lies elsewhere
+    for (std::uint64_t at = 0; at < storage.bytes; at += buffer.size()) {
+      const auto part =
+          std::span(buffer).first(std::min<std::uint64_t>(buffer.size(), storage.bytes - at));
+      if (auto got = move(Direction::kGet, source, part, by(Direction::kGet)); !got) return got;
+      if (auto put = move(Direction::kPut, target, part, by(Direction::kPut)); !put) return put;
+      source.flash->offset_bytes += part.size();
+      target.flash->offset_bytes += part.size();
+    }
+    return {};
+  };
+  Result<void> done;
+  for (std::uint32_t i = 0; done && i < held_.size(); ++i) {
+    if (!held_[i] || !held_[i]->home.flash) continue;
+    // A storage without a value yet reads as zeros, wherever it lies: zero().
+    const bool valued = held_[i]->written || !held_[i]->persistent;
+    if (!valued || !at_home(StorageNumber(i), *held_[i])) continue;
+    done = copy(*held_[i]);
+    if (!done) done = done.error().at("moving " + held_[i]->name);
+  }
+  pool_.unregister_memory(*handles);
+  return done;
+}
+
+void Storages::follow_flash(const FlashCopies& copies) {
+  for (auto& storage : held_) {
+    if (!storage) continue;
+    for (const FlashMove& move : copies.moves) move.follow(storage->home.flash);
+  }
+  // Plans know extents by the numbers that they have had from the beginning.
+  for (std::size_t i = 0; i < copies.moves.size(); ++i) {
+    std::swap(flash_[copies.copied[i]], flash_[copies.copies[i]]);
+  }
+}
+
+void Storages::end_copies(const FlashCopies& copies) {
+  for (const std::uint32_t copy : copies.copies) remove_flash(copy);
+}
+
+}  // namespace ho::client

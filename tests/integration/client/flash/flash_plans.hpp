@@ -1,0 +1,80 @@
+#pragma once
+
+#include <catch2/catch.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "common/base/prng.hpp"
+#include "common/base/units.hpp"
+#include "common/schedule/schedule.hpp"
+#include "tests/sim/job/random_schedule.hpp"
+#include "tools/analyzer/analyzer.hpp"
+
+// Schedules that need flash.
+namespace ho::test {
+
+/// A random step, `scale` times as large, planned with too little DDR for all storages. None: the
+/// budget is too small, or flash is not needed.
+/// @param more_budget  in eighths of the peak.
+inline std::optional<schedule::Schedule> plan_with_flash(std::uint64_t seed, std::uint64_t scale,
+                                                         std::uint64_t more_budget = 0) {
+  Prng random(seed);
+  const schedule::Schedule source = random_schedule(random);
+  Graph graph = graph_of(source);
+  for (Storage& storage : graph.storages) storage.bytes *= scale;
+  const std::uint64_t peak = analyzer::peak_unmanaged_bytes(graph);
+  Hardware hardware = source.hardware;
+  hardware.remote_ddr.reset();
+  hardware.local_ddr = TierSpec{peak / 2, {5'000'000'000, 1000}, {5'000'000'000, 1000}};
+  hardware.flash = TierSpec{12 * kMiB, {1'000'000'000, 20000}, {1'000'000'000, 20000}};
+  analyzer::Options options;
+  options.device_budget_bytes = peak / 2 + more_budget * peak / 8 + 4096;
+  auto outcome = analyzer::analyze(graph, hardware, options);
+  REQUIRE(outcome.ok());
+  auto* const schedule = std::get_if<schedule::Schedule>(&*outcome);
+  if (schedule == nullptr || schedule->flash_bytes == 0) return std::nullopt;
+  if (schedule->prediction.stage_in_bytes == 0) return std::nullopt;
+  return std::move(*schedule);
+}
+
+inline std::vector<schedule::Schedule> plans_with_flash(std::size_t count, std::uint64_t scale) {
+  std::vector<schedule::Schedule> plans;
+  for (std::uint64_t seed = 1; plans.size() < count && seed < 400; ++seed) {
+    auto plan = plan_with_flash(seed, scale);
+    if (plan) plans.push_back(std::move(*plan));
+  }
+  REQUIRE(plans.size() == count);
+  return plans;
+}
+
+inline bool on_flash(const schedule::Schedule& schedule, std::size_t storage) {
+  const auto& home = schedule.homes[storage];
+  return home && home->tier == schedule::HomeTier::kFlash;
+}
+
+/// Two plans of one job, the one with the larger arena first, which share values with homes on
+/// flash.
+inline std::vector<schedule::Schedule> plans_that_share_flash(std::uint64_t scale) {
+  for (std::uint64_t seed = 1; seed < 400; ++seed) {
+    auto large = plan_with_flash(seed, scale, 1);
+    auto small = plan_with_flash(seed, scale);
+    if (!large || !small) continue;
+    bool shares = false;
+    bool fits = true;
+    for (std::size_t s = 0; s < large->storages.size(); ++s) {
+      if (!large->storages[s].persistent) continue;
+      shares = shares || on_flash(*large, s);
+      fits = fits && on_flash(*large, s) == on_flash(*small, s);
+    }
+    if (!shares || !fits || large->arena_bytes < small->arena_bytes) continue;
+    return {std::move(*large), std::move(*small)};
+  }
+  FAIL("no such plans");
+  return {};
+}
+
+}  // namespace ho::test
