@@ -216,18 +216,18 @@ Result<void> Runtime::repair(Border border, Duration slice) {
   if (in_step_ != nullptr) return {};
   const std::uint32_t losses = pool_.losses();
   const Notice notice = pool_.notice();
-  if (losses != noticed_.losses && clock_.now() >= repair_at_) {
+  const bool drained = notice.drained > 0 || notice.ending > 0;
+  const bool leaves = drained && on_drained();
+  if (losses != noticed_.losses && clock_.now() >= repair_at_ && !leaves) {
     look_at_ = repair_at_ = clock_.now() + pool_.repair_after();
   }
-  const bool drained = notice.drained > 0 || notice.ending > 0;
-  const bool wanting = copies_missing_ > 0 || (drained && on_drained());
-  if (wanting && clock_.now() >= look_at_) {
+  if (drained && notice.changes != noticed_.changes) look_at_ = repair_at_ = clock_.now();
+  if ((copies_missing_ > 0 || leaves) && clock_.now() >= look_at_) {
     pool_.use_new_nodes(TriedNodes::kRest);
     look_at_ = clock_.now() + kAgainAfter;
   }
   const Trouble now{losses, notice.changes, pool_.nodes().size()};
   if (now == repaired_) return {};
-  if (now.changes != noticed_.changes && drained) repair_at_ = clock_.now();
   noticed_ = now;
   if (clock_.now() < repair_at_) return {};
   const TimePoint end = clock_.now() + std::max(slice, kSliceMin);

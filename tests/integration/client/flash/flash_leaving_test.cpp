@@ -167,6 +167,27 @@ TEST_CASE("plans: homes on flash leave a drained node between steps, and the nod
   }
 }
 
+TEST_CASE("plans: nodes with flash are drained, restarted and used again, one after another") {
+  if (no_flash()) return;
+  TwoNodes nodes(pool_of(2));
+  const PoolHandle pool = connect_pool(nodes.address(0) + "," + nodes.address(1), "auto");
+  Prng random(5);
+  const auto plans = test::plans_that_share_flash(50);
+  PlannedJob job(pool.get(), plans[0], 5);
+  job.add(plans[1]);
+  REQUIRE(job.error() == "");
+  act(job, 2, random, 3);
+  for (int turn = 0; turn < 3; ++turn) {
+    const int victim = node_with_flash(nodes, {0, 1});
+    drain(nodes, victim);
+    act_until_empty(nodes, victim, [&] { act(job, 2, random, 1); });
+    CHECK(flash_on(nodes, 1 - victim) > 0);
+    kill(nodes, victim);
+    nodes.restart(victim);
+    act(job, 2, random, 3);
+  }
+}
+
 TEST_CASE("plans: a step that runs while its flash is drained ends there, the next one elsewhere") {
   if (no_flash()) return;
   TwoNodes nodes(pool_of(2));
@@ -229,6 +250,41 @@ TEST_CASE("plans: flash that no other node has room for stays on a drained node,
     check_bytes(job);
     CHECK(flash_on(nodes, victim) == bytes);
   }
+  check_bytes(job);
+}
+
+TEST_CASE("plans: a node that takes flash of a drained one and is lost meanwhile changes nothing") {
+  if (no_flash()) return;
+  TwoNodes nodes(pool_of(3));
+  const PoolHandle pool = connect_pool(nodes.address(0), "tcp", "slow", kSlow, 60'000);
+  PlannedJob job(pool.get(), weight_on_flash(), 3);
+  REQUIRE(job.error() == "");
+  REQUIRE(job.run(1) == HO_OK);
+  std::vector<int> others{0, 1, 2};
+  const int victim = node_with_flash(nodes, others);
+  std::erase(others, victim);
+  REQUIRE(flash_on(nodes, others[0]) + flash_on(nodes, others[1]) == 0);
+  drain(nodes, victim);
+  CHECK(test::eventually(60s, [&] { return drained_nodes(pool.get()) == 1; }));
+  ho_status status = HO_IO;
+  std::thread runs([&] { status = job.run(1); });
+  int taker = -1;
+  const bool began = test::eventually(60s, [&] {
+    for (const int node : others) taker = flash_on(nodes, node) > 0 ? node : taker;
+    return taker >= 0;
+  });
+  if (began) kill(nodes, taker);
+  runs.join();
+  REQUIRE(began);
+  INFO(job.error());
+  REQUIRE(status == HO_OK);
+  act_until_empty(nodes, victim, [&] {
+    const ho_status next = job.run(1);
+    INFO(job.error());
+    REQUIRE(next == HO_OK);
+  });
+  std::erase(others, taker);
+  CHECK(flash_on(nodes, others.front()) > 0);
   check_bytes(job);
 }
 
