@@ -19,6 +19,7 @@
 #include "client/blocks/blocks.hpp"
 #include "client/include/hyperoffload/blocks.h"
 #include "client/include/hyperoffload/hyperoffload.h"
+#include "client/pool/plain_memory.hpp"
 #include "client/pool/pool.hpp"
 #include "client/replay/runtime.hpp"
 #include "common/base/clock.hpp"
@@ -30,7 +31,8 @@
 
 struct ho_pool {
   std::unique_ptr<ho::client::Pool> pool;
-  std::chrono::milliseconds wait{0};  ///< as ho_connect_options has it
+  std::unique_ptr<ho::client::PlainMemory> plain;  ///< keeps what the job allocates
+  std::chrono::milliseconds wait{0};               ///< as ho_connect_options has it
   /// Guards the counts of objects that must end before the pool. A mutex, since any thread may open
   /// and close runtimes and allocations, and does so rarely.
   mutable std::mutex mutex;
@@ -69,7 +71,7 @@ struct ho_pool {
 };
 struct ho_allocation {
   ho_pool* pool = nullptr;
-  std::unique_ptr<ho::client::Arena> arena;
+  std::shared_ptr<ho::client::PlainMemory::Allocation> memory;
 };
 struct ho_blocks {
   ho_pool* pool = nullptr;

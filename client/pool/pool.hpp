@@ -125,6 +125,8 @@ class Pool {
   [[nodiscard]] bool is_drained(NodeIndex node) const { return sessions_->is_drained(node); }
   /// As Sessions::notice().
   [[nodiscard]] Notice notice() const { return sessions_->notice(); }
+  /// As Sessions::notices().
+  [[nodiscard]] std::shared_ptr<Bell> notices() const { return sessions_->notices(); }
   /// The failure domains of all nodes, lost ones too, as they were when their sessions were opened.
   [[nodiscard]] FailureDomains failure_domains() const;
   /// How many nodes the job has lost.

@@ -14,16 +14,17 @@ using std::chrono::milliseconds;
 void Sessions::note_renewed(std::size_t node, const RenewedLease& renewed) {
   Told before;
   Told now;
+  bool changed = false;
   now.drained = renewed.drained;
   if (renewed.ending) now.end = clock_.now() + *renewed.ending;
   {
     const std::lock_guard lock(told_mutex_);
     told_.resize(nodes_.size());
     before = std::exchange(told_[node], now);
-    if (before.drained != now.drained || before.end.has_value() != now.end.has_value()) {
-      told_changes_ += 1;
-    }
+    changed = before.drained != now.drained || before.end.has_value() != now.end.has_value();
+    told_changes_ += changed ? 1 : 0;
   }
+  if (changed) notices_->ring();
   const std::string& label = nodes_[node].label;
   if (now.drained && !before.drained) {
     log(LogLevel::kWarning,

@@ -186,6 +186,8 @@ class Sessions {
   }
   /// Any thread.
   [[nodiscard]] Notice notice() const;
+  /// Rings when notice() has changed.
+  [[nodiscard]] std::shared_ptr<Bell> notices() const { return notices_; }
   /// Whether the node is there, and its daemon has told that it is drained, or that it ends. Any
   /// thread.
   [[nodiscard]] bool is_drained(NodeIndex node) const;
@@ -264,6 +266,7 @@ class Sessions {
   mutable std::mutex told_mutex_;  ///< any thread asks, once a step
   std::vector<Told> told_;         ///< by node
   std::uint64_t told_changes_ = 0;
+  const std::shared_ptr<Bell> notices_ = std::make_shared<Bell>();
   std::atomic<bool> stopping_{false};
   std::optional<Renewer> renewer_;
 };

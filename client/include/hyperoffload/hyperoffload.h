@@ -258,9 +258,10 @@ typedef struct ho_pool_room {
 /* Asks the nodes; where some do not answer that takes up to 2 s. */
 HO_API ho_status ho_pool_get_room(ho_pool* pool, ho_nearness which, ho_pool_room* out);
 
-/* What the daemons have told the job about their future. Runtimes move what their plans keep on a
- * drained node to others at steps' borders, if those have room. What else a job holds there it
- * gives back, or it writes a checkpoint and ends: until then the administrator waits. */
+/* What the daemons have told the job about their future. What others have room for moves off a
+ * drained node: what plans keep there, at steps' borders; memory of ho_allocate, on a thread of the
+ * library. Memory of ho_allocate_beside and flash of ho_flash_allocate stay: the job gives them
+ * back, or it writes a checkpoint and ends. Until then the administrator waits. */
 typedef struct ho_pool_notice {
   size_t struct_bytes;
   uint32_t drained_nodes; /* an administrator empties them: they give nothing new. Lost nodes do not
@@ -278,7 +279,9 @@ HO_API ho_status ho_pool_get_notice(const ho_pool* pool, ho_pool_notice* out);
 /* --- plain one-sided access (what plans do by themselves) --- */
 
 /* Allocates pool memory, zeroed, in whole segments of its nodes (256 MiB, unless a daemon's
- * settings differ). Waits for the nodes.
+ * settings differ). Waits for the nodes. Segments on nodes that are drained later move to others,
+ * while no transfer uses the allocation: ho_get, ho_put and ho_free wait for a segment that moves,
+ * as long as its bytes take to pass through this process.
  *
  * HO_OK                *out is the caller's until ho_free.
  * HO_INVALID_ARGUMENT  0 bytes.
@@ -304,7 +307,8 @@ HO_API ho_status ho_register(ho_pool* pool, void* base, size_t bytes);
  * HO_NOT_FOUND  no memory is registered at this address.
  * HO_CONFLICT   blocks that are not drained, or publishers or subscribers that are open, use it. */
 HO_API ho_status ho_unregister(ho_pool* pool, void* base);
-/* Start a transfer of at least one byte between registered memory and an allocation. Do not wait.
+/* Start a transfer of at least one byte between registered memory and an allocation. Do not wait,
+ * but for a segment of it that leaves a drained node just then.
  * Transfers have no order among each other.
  *
  * HO_OK    *ticket is for ho_wait, which must be called once. Until ho_wait, or a ho_test that

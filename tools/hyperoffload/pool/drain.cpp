@@ -125,9 +125,11 @@ void add_drain(Program& program, const PoolOptions& defaults) {
   set_manual(
       drain,
       {"A drained node takes no new session, grant or extent, and tells the jobs that it holds "
-       "memory for. What their plans keep there moves to other nodes between steps, if those have "
-       "room. Published tensors, and memory and flash that a job manages itself, stay until it "
-       "ends; `hyperoffload evict` ends one. Published tensors get no new readers there, and "
+       "memory for. What their plans keep there moves to other nodes between steps, and memory "
+       "that "
+       "they allocated at any time, if those have room. Published tensors, flash that a job "
+       "manages itself, and memory beside it stay until it ends; `hyperoffload evict` ends one. "
+       "Published tensors get no new readers there, and "
        "cannot be saved: run `hyperoffload objects save` before, or undrain. A drain lasts until "
        "undrain, or until the daemon restarts. Run it as root, as the daemon's user or "
        "as one in access { admins }, or with a certificate of role admin.",
