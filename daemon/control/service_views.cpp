@@ -153,6 +153,7 @@ void Service::status(const Asked& asked) {
 std::vector<SessionInfo> Service::session_infos(const PeerInfo* viewer) const {
   std::vector<SessionInfo> out;
   const TimePoint now = clock_.now();
+  const auto published = objects_.published_bytes();
   for (const auto& [id, session] : pool_.sessions()) {
     out.push_back({id,
                    session.name,
@@ -170,6 +171,11 @@ std::vector<SessionInfo> Service::session_infos(const PeerInfo* viewer) const {
     }
     const auto progress = progress_.find(id);
     if (progress != progress_.end()) out.back().progress = progress->second;
+    out.back().blocks = blocks_ != nullptr && blocks_->owns(id);
+    if (!out.back().blocks) out.back().scratch_flash_bytes = staging_.scratch_bytes(id);
+    if (const auto at = published.find(id); at != published.end()) {
+      out.back().published_bytes = at->second;
+    }
   }
   return out;
 }
@@ -187,6 +193,9 @@ void Service::sessions(const Request& request, const Asked& asked) {
     out->set_granted_bytes(session.granted_bytes);
     out->set_lease_left_ms(session.lease_left_ms);
     out->set_age_ms(session.age_ms);
+    out->set_scratch_flash_bytes(session.scratch_flash_bytes);
+    out->set_published_bytes(session.published_bytes);
+    out->set_blocks(session.blocks);
     if (session.progress.any()) put_progress(session.progress, out->mutable_progress());
   }
   asked.answer(response);

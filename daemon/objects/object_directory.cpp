@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
+#include <set>
 #include <utility>
 
 #include "common/base/check.hpp"
@@ -116,6 +118,19 @@ Result<void> ObjectDirectory::drop(SessionId session, const TenantSpec& tenant,
   }
   erase(at->second.number);
   return {};
+}
+
+std::map<SessionId, std::uint64_t> ObjectDirectory::published_bytes() const {
+  std::map<SessionId, std::set<SegmentId>> segments;
+  for (const auto& [number, record] : records_) {
+    const auto& its = record->part.segments;
+    if (alive(*record)) segments[record->session].insert(its.begin(), its.end());
+  }
+  std::map<SessionId, std::uint64_t> out;
+  for (const auto& [session, its] : segments) {
+    out[session] = its.size() * pool_.options().segment_bytes;
+  }
+  return out;
 }
 
 std::vector<ObjectPart> ObjectDirectory::find(const TenantSpec& tenant, std::uint64_t min_version,

@@ -69,6 +69,9 @@ class ObjectDirectory {
   /// Parts with larger numbers, in order, at most kListedMax.
   [[nodiscard]] std::vector<View> list(std::uint64_t after_number, TimePoint now) const;
 
+  /// Segments that published parts lie in, by session. O(segments that all parts list).
+  [[nodiscard]] std::map<SessionId, std::uint64_t> published_bytes() const;
+
   /// Forgets what ended, a slice of it all in each call: what is not forgotten yet is not found
   /// either, but counts. To be called every Pool::tick_period().
   void tick();

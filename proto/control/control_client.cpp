@@ -333,7 +333,8 @@ Result<std::vector<SessionInfo>> ControlClient::sessions(TimePoint deadline, Nam
   for (const auto& from : reply->response.sessions().sessions()) {
     out.push_back({SessionId(from.session_id()), from.name(), from.pid(), from.peer(),
                    from.granted_bytes(), from.lease_left_ms(), from.age_ms(),
-                   take_progress(from.progress())});
+                   take_progress(from.progress()), from.scratch_flash_bytes(),
+                   from.published_bytes(), from.blocks()});
   }
   return out;
 }

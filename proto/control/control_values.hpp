@@ -251,7 +251,10 @@ struct SessionInfo {
   std::uint64_t granted_bytes = 0;
   std::uint64_t lease_left_ms = 0;
   std::uint64_t age_ms = 0;
-  JobProgress progress = {};  ///< none (any()): it has reported nothing
+  JobProgress progress = {};              ///< none (any()): it has reported nothing
+  std::uint64_t scratch_flash_bytes = 0;  ///< ends with the session
+  std::uint64_t published_bytes = 0;      ///< of the granted ones: published objects lie in them
+  bool blocks = false;                    ///< the daemon's own, for KV blocks
 };
 
 struct SegmentInfo {

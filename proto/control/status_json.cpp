@@ -159,6 +159,8 @@ void add_session_json(const SessionInfo& session, JsonWriter& json) {
       .field("pid", std::uint64_t{session.pid})
       .field("peer", session.peer)
       .field("granted_bytes", session.granted_bytes)
+      .field("published_bytes", session.published_bytes)
+      .field("scratch_flash_bytes", session.scratch_flash_bytes)
       .field("lease_left_ms", session.lease_left_ms)
       .field("age_ms", session.age_ms);
   if (session.progress.any()) add_progress(session.progress, json);

@@ -35,6 +35,11 @@ class Job:
         assert self.library.ho_flash_allocate(self.pool.handle, size, policy, ctypes.byref(held)) == 0
         return held
 
+    def memory(self, size):
+        held = ctypes.c_void_p()
+        assert self.library.ho_allocate(self.pool.handle, ctypes.c_uint64(size), ctypes.byref(held)) == 0
+        return held
+
     def free(self, held):
         assert self.library.ho_flash_free(self.pool.handle, held) == 0
 
@@ -83,6 +88,28 @@ def scratch_flash_holds_it_up(node):
     job.flash(4 * MIB, SCRATCH)
     answer = node.ask("upgrade", "3", "--force")
     assert answer["upgraded"] and node.exits == [75] * 3, (answer, node.exits)
+
+
+def a_drain_names_what_stays(node):
+    job = Job(node.pool, "trainer")
+    job.flash(4 * MIB, SCRATCH)
+    job.memory(3 * MIB)
+    data = ctypes.create_string_buffer(65536)
+    blocks = _blocks.Blocks(node.pool, tenant="chat", name="server")
+    assert blocks.run(_blocks.PUT, [("key", ctypes.addressof(data), 65536)]) == [True]
+    blocks.close()
+    with subprocess.Popen([cli, "drain", "3", "--wait", "--pool", node.pool], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True) as drain:
+        lines = [drain.stderr.readline() for _ in range(3)]
+        number = next(one["session_id"] for one in node.ask("sessions")["sessions"] if one["name"] == "trainer")
+        mine = f"session 3:{number} (trainer) has 4.00 MiB of memory, 4.00 MiB of scratch flash: to free it, end the job, " \
+               f"or hyperoffload evict 3:{number}"
+        assert any(mine in line for line in lines), lines
+        assert any("has 2.00 MiB of KV blocks: to free it, hyperoffload blocks clear --tenant" in line for line in lines), lines
+        assert node.cli("evict", f"3:{number}").returncode == 0
+        tenant = node.ask("blocks", "ls")["tenants"][0]["tenant"]
+        assert node.cli("blocks", "clear", "--tenant", tenant).returncode == 0
+        assert drain.communicate(timeout=60)[0] == "node 3: drained, empty\n"
 
 
 def what_the_next_daemon_cannot_start_with_holds_it_up(node):
@@ -141,6 +168,7 @@ def blocks_without_room_hold_it_up(node):
 
 
 with_node(scratch_flash_holds_it_up)
+with_node(a_drain_names_what_stays)
 with_node(what_the_next_daemon_cannot_start_with_holds_it_up)
 with_node(blocks_outlive_it)
 with_node(blocks_without_room_hold_it_up, descriptors_max=9)

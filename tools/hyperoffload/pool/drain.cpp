@@ -1,6 +1,9 @@
 // drain: a node gives out nothing new, so that its jobs leave it. undrain: takes that back.
+#include <algorithm>
 #include <chrono>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "common/base/units.hpp"
@@ -12,6 +15,8 @@ namespace ho::cli {
 namespace {
 
 constexpr auto kPause = std::chrono::milliseconds(500);
+/// After so long without a change, sessions are named: jobs move what they can in less.
+constexpr auto kNamedAfter = std::chrono::seconds(10);
 
 struct Options : PoolOptions {
   std::vector<std::string> nodes;
@@ -35,6 +40,43 @@ std::string left_words(const DrainLeft& left) {
          (left.sessions == 1 ? " session holds " : " sessions hold ") + what;
 }
 
+/// A line for each session that has something on the node: what it is, and what frees it.
+Result<std::vector<std::string>> name_holders(ControlClient& client, const NodeInfo& node,
+                                              TimePoint deadline) {
+  const auto sessions = client.sessions(deadline);
+  if (!sessions) return sessions.error();
+  std::vector<std::string> lines;
+  for (const SessionInfo& one : *sessions) {
+    std::string what;
+    const auto add = [&what](std::uint64_t bytes, const char* kind) {
+      if (bytes == 0) return;
+      what += (what.empty() ? "" : ", ") + format_bytes(bytes) + " of " + kind;
+    };
+    const std::uint64_t published = std::min(one.published_bytes, one.granted_bytes);
+    add(one.granted_bytes - published, one.blocks ? "KV blocks" : "memory");
+    add(published, "published tensors");
+    add(one.scratch_flash_bytes, "scratch flash");
+    if (what.empty()) continue;
+    const std::string number =
+        std::to_string(node.node.value()) + ":" + std::to_string(one.id.value());
+    lines.push_back("session " + number + " (" + one.name + ") has " + what +
+                    (one.blocks ? ": to free it, hyperoffload blocks clear --tenant"
+                                : ": to free it, end the job, or hyperoffload evict " + number));
+  }
+  return lines;
+}
+
+/// Says once what has stayed for long. @return the failure of the node to answer.
+Result<void> note_holders(Console& console, ControlClient& client, const NodeInfo& node,
+                          TimePoint deadline, std::vector<std::string>& told) {
+  auto lines = name_holders(client, node, deadline);
+  if (!lines) return lines.error();
+  if (*lines == told) return {};
+  for (const std::string& line : *lines) console.note("node " + node.name + ": " + line);
+  told = std::move(*lines);
+  return {};
+}
+
 /// Waits until nothing is left, a node does not answer, or a signal to stop.
 Result<DrainLeft> wait_until_empty(Console& console, const PoolView& pool, const NodeInfo& node,
                                    Duration timeout, DrainLeft left) {
@@ -42,13 +84,20 @@ Result<DrainLeft> wait_until_empty(Console& console, const PoolView& pool, const
   auto client = connect_node(pool, node, clock.now() + timeout);
   if (!client) return client.error();
   if (!is_empty(left)) console.note("node " + node.name + ": waits, " + left_words(left));
+  TimePoint changed = clock.now();
+  std::vector<std::string> told;
   while (!is_empty(left) && !stop_flag()) {
     console.progress("node " + node.name + ": " + left_words(left));
     std::this_thread::sleep_for(kPause);
     const auto status = (*client)->status(clock.now() + timeout);
     if (!status) return status.error();
     if (!status->drained) return Error(Errc::kConflict, "it is not drained any more");
-    left = {status->sessions, status->ddr_granted_bytes, status->scratch_flash_bytes};
+    const DrainLeft now{status->sessions, status->ddr_granted_bytes, status->scratch_flash_bytes};
+    if (left_words(now) != left_words(left)) changed = clock.now();
+    left = now;
+    if (is_empty(left) || clock.now() < changed + kNamedAfter) continue;
+    const auto named = note_holders(console, **client, node, clock.now() + timeout, told);
+    if (!named) return named.error();
   }
   return left;
 }
@@ -126,13 +175,13 @@ void add_drain(Program& program, const PoolOptions& defaults) {
       drain,
       {"A drained node takes no new session, grant or extent, and tells the jobs that it holds "
        "memory for. What their plans keep there moves to other nodes between steps, and memory "
-       "that "
-       "they allocated at any time, if those have room. Published tensors, flash that a job "
-       "manages itself, and memory beside it stay until it ends; `hyperoffload evict` ends one. "
-       "Published tensors get no new readers there, and "
-       "cannot be saved: run `hyperoffload objects save` before, or undrain. A drain lasts until "
-       "undrain, or until the daemon restarts. Run it as root, as the daemon's user or "
-       "as one in access { admins }, or with a certificate of role admin.",
+       "that they allocated at any time, if those have room. Published tensors, flash that a job "
+       "manages itself, and memory beside it stay until it ends. --wait names what has stayed for "
+       "10 s: each session, its bytes of each kind, and the command that ends it; the job's log "
+       "says why. Published tensors get no new readers there, and cannot be saved: run "
+       "`hyperoffload objects save` before, or undrain. A drain lasts until undrain, or until the "
+       "daemon restarts. Run it as root, as the daemon's user or as one in access "
+       "{ admins }, or with a certificate of role admin.",
        {"hyperoffload drain 2 --wait && systemctl stop hyperoffloadd"},
        {{kExitDone, "the nodes are drained; with --wait, empty"},
         {kExitNo, "a node refused, or did not answer"},
