@@ -95,8 +95,8 @@ Result<std::uint64_t> start(ho_pool* pool, Direction direction, ho_allocation* a
     return Error(Errc::kInvalidArgument, "a null argument, or no bytes");
   }
   if (auto own = check_owner(pool, *allocation); !own) return own.error();
-  const std::lock_guard stays(allocation->memory->mutex);
-  const auto& map = allocation->memory->arena->map;
+  const std::lock_guard stays(allocation->memory->mutex());
+  const auto& map = allocation->memory->map();
   if (offset > map.bytes() || bytes > map.bytes() - offset) {
     return Error(Errc::kOutOfRange, "offset + bytes leaves the allocation");
   }
@@ -183,7 +183,6 @@ ho_status ho_connect(const ho_connect_options* options, ho_pool** out) {
     if (!pool) return pool.error();
     auto made = std::make_unique<ho_pool>();
     made->pool = std::move(pool).value();
-    made->plain = std::make_unique<PlainMemory>(*made->pool);
     made->wait = wait_of(*known);
     *out = made.release();
     return {};
@@ -260,8 +259,9 @@ ho_status ho_allocate_among(ho_pool* pool, ho_nearness which, uint64_t bytes, ho
       return Error(Errc::kDeadline, "no node answers: " + arena.error().context());
     }
     if (!arena) return arena.error();
-    *out = new ho_allocation{
-        pool, pool->plain->add(std::move(arena).value(), PlainMemory::Drained::kLeaves)};
+    *out =
+        new ho_allocation{pool, std::make_unique<PlainMemory>(*pool->pool, std::move(arena).value(),
+                                                              PlainMemory::Drained::kLeaves)};
     const std::lock_guard guard(pool->mutex);
     pool->allocations += 1;
     return {};
@@ -274,7 +274,7 @@ void ho_free(ho_pool* pool, ho_allocation* allocation) {
     const std::lock_guard guard(pool->mutex);
     pool->allocations -= 1;
   }
-  guarded_end("ho_free", [&] { pool->plain->end(allocation->memory); });
+  guarded_end("ho_free", [&] { allocation->memory.reset(); });
   delete allocation;
 }
 

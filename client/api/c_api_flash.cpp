@@ -76,9 +76,9 @@ ho_status start_stage(Direction direction, ho_pool* pool, const ho_flash* flash,
     }
     if (auto own = check_owner(pool, *flash); !own) return own;
     if (auto own = check_owner(pool, *memory); !own) return own;
-    const std::lock_guard stays(memory->memory->mutex);
+    const std::lock_guard stays(memory->memory->mutex());
     const auto started = pool->pool->start_stage(direction, flash->flash, flash_offset,
-                                                 memory->memory->arena->map, offset, bytes);
+                                                 memory->memory->map(), offset, bytes);
     if (!started) return started.error();
     *ticket = *started;
     return {};
@@ -158,8 +158,9 @@ ho_status ho_allocate_beside(ho_pool* pool, const ho_flash* flash, uint64_t byte
         *pool, [&] { return pool->pool->allocate_on(node, bytes); },
         [&] { return pool->pool->may_fit({.ddr_bytes = bytes}, {node}); });
     if (!arena) return arena.error();
-    *out = new ho_allocation{
-        pool, pool->plain->add(std::move(arena).value(), PlainMemory::Drained::kStays)};
+    *out =
+        new ho_allocation{pool, std::make_unique<PlainMemory>(*pool->pool, std::move(arena).value(),
+                                                              PlainMemory::Drained::kStays)};
     const std::lock_guard guard(pool->mutex);
     pool->allocations += 1;
     return {};

@@ -31,8 +31,7 @@
 
 struct ho_pool {
   std::unique_ptr<ho::client::Pool> pool;
-  std::unique_ptr<ho::client::PlainMemory> plain;  ///< keeps what the job allocates
-  std::chrono::milliseconds wait{0};               ///< as ho_connect_options has it
+  std::chrono::milliseconds wait{0};  ///< as ho_connect_options has it
   /// Guards the counts of objects that must end before the pool. A mutex, since any thread may open
   /// and close runtimes and allocations, and does so rarely.
   mutable std::mutex mutex;
@@ -71,7 +70,7 @@ struct ho_pool {
 };
 struct ho_allocation {
   ho_pool* pool = nullptr;
-  std::shared_ptr<ho::client::PlainMemory::Allocation> memory;
+  std::unique_ptr<ho::client::PlainMemory> memory;
 };
 struct ho_blocks {
   ho_pool* pool = nullptr;

@@ -26,9 +26,11 @@ Publisher::Publisher(Pool& pool, const Options& options)
     : pool_(pool), options_(options), memory_(pool), bounce_(pool) {}
 
 Publisher::~Publisher() {
+  if (leaves_) pool_.leavers().remove(*this);
   if (listener_ != 0) pool_.end_listening(listener_);
   if (manifest_handles_) pool_.unregister_memory(*manifest_handles_);
-  if (arena_ != nullptr) pool_.release(std::move(arena_));
+  for (OldRing& old : old_) pool_.release(std::move(old.ring.arena));
+  pool_.release(std::move(ring_.arena));
 }
 
 Result<std::unique_ptr<Publisher>> Publisher::create(Pool& pool, const Options& options) {
@@ -103,14 +105,35 @@ Result<void> Publisher::lay_out() {
   return {};
 }
 
-/// Takes the ring's memory on one node: one of this machine's, else of others, ranks in turns.
 Result<void> Publisher::allocate() {
   manifest_buffer_.resize(manifest_bytes_);
   auto handles = pool_.register_memory(manifest_buffer_);
   if (!handles) return handles.error();
   manifest_handles_ = *handles;
-  std::vector<NodeIndex> order;
-  for (std::uint32_t i = 0; i < pool_.nodes().size(); ++i) order.push_back(NodeIndex(i));
+  auto ring = take_ring(pool_.nodes_of(Nearness::kAny));
+  if (!ring) return ring.error();
+  ring_ = std::move(*ring);
+  for (std::uint32_t i = 0; i < options_.versions; ++i) {
+    slots_.emplace_back().offset_bytes = i * slot_bytes_;
+  }
+  told_ = pool_.nodes()[ring_.node.value()].control();
+  listen();
+  // A reservation is one node's.
+  leaves_ = !options_.exclusive;
+  if (leaves_) pool_.leavers().add(*this);
+  return {};
+}
+
+void Publisher::listen() {
+  listener_ = pool_.listen(ring_.node, [this] {
+    const std::lock_guard lock(mutex_);
+    announce_again();
+  });
+}
+
+/// Takes the ring's memory on one node: one of this machine's, else of others, ranks in turns.
+Result<Publisher::Ring> Publisher::take_ring(const std::vector<NodeIndex>& nodes) {
+  std::vector<NodeIndex> order = nodes;
   const auto far = std::stable_partition(order.begin(), order.end(), [&](NodeIndex node) {
     return pool_.nodes()[node.value()].driver == "local";
   });
@@ -118,54 +141,112 @@ Result<void> Publisher::allocate() {
   Error last(Errc::kUnavailable, "no node of the pool is left");
   std::optional<Error> full;
   for (const NodeIndex node : order) {
-    if (pool_.nodes()[node.value()].fault->reason() != FaultReason::kNone) continue;
     auto arena = pool_.allocate_on(node, slot_bytes_ * options_.versions);
     if (!arena) {
       last = arena.error();
       if (last.code() == Errc::kExhausted) full = last;
       continue;
     }
-    arena_ = std::move(arena).value();
-    node_ = node;
-    break;
+    if ((*arena)->segments.size() > kObjectSegmentsMax) {
+      pool_.release(std::move(*arena));
+      return Error(Errc::kInvalidArgument, "the versions need more than 4096 segments");
+    }
+    return Ring{std::move(*arena), node};
   }
-  if (arena_ == nullptr && full) {
-    return Error(Errc::kExhausted, options_.name + ": no node that answered gives memory for " +
-                                       std::to_string(options_.versions) + " versions of " +
-                                       format_bytes(slot_bytes_) +
-                                       "; the last one: " + full->context());
+  if (!full) return last;
+  return Error(Errc::kExhausted, options_.name + ": no node that answered gives memory for " +
+                                     std::to_string(options_.versions) + " versions of " +
+                                     format_bytes(slot_bytes_) +
+                                     "; the last one: " + full->context());
+}
+
+/// Takes the versions to another node: readers find them there before they are dropped here.
+Result<Leaver::Left> Publisher::leave_drained() {
+  const std::unique_lock busy(busy_, std::try_to_lock);
+  if (!busy) return Left::kUsed;
+  drop_old();
+  if (!pool_.is_drained(ring_.node)) return old_.empty() ? Left::kNothing : Left::kUsed;
+  const auto nodes = pool_.nodes_that_stay();
+  if (nodes.empty()) return Error(Errc::kExhausted, "all other nodes are lost or drained");
+  auto ring = take_ring(nodes);
+  if (!ring) return ring.error();
+  pool_.end_listening(listener_);  // from here on no other thread announces
+  const auto moved = move_to(*ring);
+  listen();
+  if (!moved) {
+    pool_.release(std::move(ring->arena));
+    return moved.error();
   }
-  if (arena_ == nullptr) return last;
-  if (arena_->segments.size() > kObjectSegmentsMax) {
-    return Error(Errc::kInvalidArgument, "the versions need more than 4096 segments");
+  drop_old();
+  return Left::kMoved;
+}
+
+/// @param ring  is the old one afterwards, with versions of it in old_; as it was on an error.
+Result<void> Publisher::move_to(Ring& ring) {
+  const NodeSession& there = pool_.nodes()[ring.node.value()];
+  const auto to = there.control();
+  std::vector<SegmentId> segments;
+  for (const HeldSegment& held : ring.arena->segments) segments.push_back(held.segment.id);
+  std::vector<ObjectPartId> announced;
+  Result<void> ok;
+  for (const Slot& slot : slots_) {
+    if (!slot.announced || !ok) continue;
+    ObjectPart part = slot.part;
+    part.segments = segments;
+    ok = pool_.copy(ring_.arena->map, slot.offset_bytes, ring.arena->map, slot.offset_bytes,
+                    part.length_bytes);
+    if (ok)
+      ok = to->object_publish(there.session, options_.secret, part, clock_.now() + kControlTimeout);
+    if (ok) announced.push_back(part.id);
   }
-  for (std::uint32_t i = 0; i < options_.versions; ++i) {
-    slots_.emplace_back().offset_bytes = i * slot_bytes_;
+  if (!ok) {
+    for (const ObjectPartId& id : announced) {
+      (void)to->object_drop(there.session, options_.secret, id, clock_.now() + kControlTimeout);
+    }
+    return ok;
   }
-  told_ = pool_.nodes()[node_.value()].control();
-  listener_ = pool_.listen(node_, [this] {
-    const std::lock_guard lock(mutex_);
-    announce_again();
-  });
+  const std::lock_guard lock(mutex_);
+  for (Slot& slot : slots_) {
+    slot.heard = slot.announced;
+    slot.part.segments = segments;
+  }
+  told_ = to;
+  std::swap(ring_, ring);
+  old_.push_back({std::move(ring), std::move(announced)});
   return {};
 }
 
+/// Ends what no reader has open any more.
+void Publisher::drop_old() {
+  for (OldRing& old : old_) {
+    const NodeSession& node = pool_.nodes()[old.ring.node.value()];
+    std::erase_if(old.open, [&](const ObjectPartId& id) {
+      if (pool_.is_lost(old.ring.node)) return true;
+      const auto dropped = node.control()->object_drop(node.session, options_.secret, id,
+                                                       clock_.now() + kControlTimeout);
+      return dropped || dropped.error().code() == Errc::kNotFound;
+    });
+    if (old.open.empty()) pool_.release(std::move(old.ring.arena));
+  }
+  std::erase_if(old_, [](const OldRing& old) { return old.ring.arena == nullptr; });
+}
+
 Result<void> Publisher::announce(const ObjectPart& part) {
-  const NodeSession& node = pool_.nodes()[node_.value()];
+  const NodeSession& node = pool_.nodes()[ring_.node.value()];
   return told_->object_publish(node.session, options_.secret, part, clock_.now() + kControlTimeout);
 }
 
 /// Asks for a version in the whole pool, where that is wanted.
 Result<void> Publisher::reserve(const ObjectPartId& id) {
   if (!options_.exclusive) return {};
-  const NodeSession& node = pool_.nodes()[node_.value()];
+  const NodeSession& node = pool_.nodes()[ring_.node.value()];
   return told_->object_claim(node.session, options_.secret, id, clock_.now() + kControlTimeout);
 }
 
 /// A daemon that took over from the last one has the bytes, and does not know the versions. If it
 /// does not answer, the next restart or the next publish() tries again.
 void Publisher::announce_again() {
-  auto now = pool_.await_control(node_);
+  auto now = pool_.await_control(ring_.node);
   if (now == told_) return;
   told_ = std::move(now);
   bool reserves = options_.exclusive;
@@ -194,7 +275,7 @@ void Publisher::announce_again() {
 }
 
 Result<Publisher::Slot*> Publisher::free_slot() {
-  const NodeSession& node = pool_.nodes()[node_.value()];
+  const NodeSession& node = pool_.nodes()[ring_.node.value()];
   std::vector<Slot*> order;
   for (Slot& slot : slots_) {
     if (!slot.announced) return &slot;
@@ -216,11 +297,12 @@ Result<Publisher::Slot*> Publisher::free_slot() {
 }
 
 Result<void> Publisher::publish(std::uint64_t version, std::uint64_t run) {
+  const std::lock_guard busy(busy_);
   if (version <= last_version_) {
     return Error(Errc::kInvalidArgument,
                  "version " + std::to_string(version) + " is not above the last one");
   }
-  const NodeSession& node = pool_.nodes()[node_.value()];
+  const NodeSession& node = pool_.nodes()[ring_.node.value()];
   auto done = try_publish(version, run);
   for (int i = 0; i < kRestartRetries && !done; ++i) {
     // Its daemon ended meanwhile, and the next one has the memory.
@@ -259,7 +341,7 @@ Result<void> Publisher::make_visible(Slot& slot, const ObjectPartId& id) {
   part.parts = parts_;
   part.description = description_;
   part.segments.clear();
-  for (const HeldSegment& held : arena_->segments) part.segments.push_back(held.segment.id);
+  for (const HeldSegment& held : ring_.arena->segments) part.segments.push_back(held.segment.id);
   part.offset_bytes = slot.offset_bytes;
   part.length_bytes = tiles_bytes_ + manifest_bytes_;
   part.manifest_offset_bytes = tiles_bytes_;
@@ -287,7 +369,7 @@ Result<void> Publisher::put(const Slot& slot, const ObjectPartId& id) {
   const std::string text = write_manifest(manifest_);
   HO_CHECK(text.size() == manifest_bytes_);
   std::memcpy(manifest_buffer_.data(), text.data(), text.size());
-  if (auto ok = window.start(Direction::kPut, arena_->map, slot.offset_bytes + tiles_bytes_,
+  if (auto ok = window.start(Direction::kPut, ring_.arena->map, slot.offset_bytes + tiles_bytes_,
                              manifest_buffer_.data(), manifest_bytes_, *manifest_handles_);
       !ok) {
     return ok;
@@ -315,7 +397,7 @@ Result<void> Publisher::put_tile(TransferWindow& window, const Slot& slot, const
     std::byte* const bytes = direct ? memory.data + offset : gather(tensor, begin, end);
     const LocalHandles& registered = direct ? *memory.registered : bounce_.handles();
     const std::uint64_t length = chunks.offset_bytes(end) - offset;
-    if (auto ok = window.start(Direction::kPut, arena_->map,
+    if (auto ok = window.start(Direction::kPut, ring_.arena->map,
                                slot.offset_bytes + stored.offset_bytes + offset, bytes, length,
                                registered);
         !ok) {

@@ -10,6 +10,7 @@
 #include "client/objects/chunks.hpp"
 #include "client/objects/object_memory.hpp"
 #include "client/objects/tiles.hpp"
+#include "client/pool/leavers.hpp"
 #include "client/pool/pool.hpp"
 #include "common/base/result.hpp"
 #include "proto/control/object_manifest.hpp"
@@ -27,8 +28,11 @@ namespace ho::client {
 /// After a restart of the node's daemon, the versions are announced again on the thread that
 /// resumes sessions.
 ///
-/// Threads: one at a time, beside that one. Its pool outlives it.
-class Publisher {
+/// Off a drained node its versions move to another one between two calls of publish(), unless they
+/// are reserved in the pool. The old copy of one that a reader has open stays until it is closed.
+///
+/// Threads: one at a time, beside that one and the pool's Leavers. Its pool outlives it.
+class Publisher : public Leaver {
  public:
   struct Options {
     std::string name;
@@ -55,7 +59,7 @@ class Publisher {
   Publisher(const Publisher&) = delete;
   Publisher& operator=(const Publisher&) = delete;
   /// Ends all its versions, also those that readers have open, whose reads fail then.
-  ~Publisher();
+  ~Publisher() override;
 
   /// Copies the tensors as they are, and makes them visible as `version`. Waits.
   /// @return kInvalidArgument: not above the last one; kBusy: readers have all kept versions open;
@@ -68,6 +72,8 @@ class Publisher {
   }
   /// The same, as a part of another run's version.
   [[nodiscard]] Result<void> publish(std::uint64_t version, std::uint64_t run);
+
+  [[nodiscard]] Result<Left> leave_drained() override;
 
  private:
   /// This rank's part of a tensor.
@@ -82,9 +88,23 @@ class Publisher {
     ObjectPart part;
   };
 
+  struct Ring {
+    std::unique_ptr<Arena> arena;
+    NodeIndex node;
+  };
+  /// What readers have open on a node that the versions have left.
+  struct OldRing {
+    Ring ring;
+    std::vector<ObjectPartId> open;
+  };
+
   Publisher(Pool& pool, const Options& options);
   [[nodiscard]] Result<void> lay_out();
   [[nodiscard]] Result<void> allocate();
+  [[nodiscard]] Result<Ring> take_ring(const std::vector<NodeIndex>& nodes);
+  void listen();
+  [[nodiscard]] Result<void> move_to(Ring& ring);
+  void drop_old();
   [[nodiscard]] Result<void> try_publish(std::uint64_t version, std::uint64_t run);
   [[nodiscard]] Result<Slot*> free_slot();
   [[nodiscard]] Result<void> put(const Slot& slot, const ObjectPartId& id);
@@ -110,8 +130,10 @@ class Publisher {
   std::vector<std::byte> manifest_buffer_;
   std::optional<LocalHandles> manifest_handles_;
   BounceBuffer bounce_;  ///< for chunks that are several runs of their tile
-  std::unique_ptr<Arena> arena_;
-  NodeIndex node_;
+  std::mutex busy_;      ///< held by publish(), and while the versions move
+  Ring ring_;
+  std::vector<OldRing> old_;
+  bool leaves_ = false;  ///< the pool's Leavers know it
   std::uint64_t last_version_ = 0;
   std::uint64_t listener_ = 0;  ///< 0: none
   std::mutex mutex_;  ///< for what follows: the resumer's thread announces, too; held for requests

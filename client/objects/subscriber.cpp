@@ -143,7 +143,10 @@ Result<std::vector<Subscriber::Version>> Subscriber::find(const Versions& versio
       const Key key{part.id.run, part.description, part.parts};
       const std::uint32_t position = part.id.part;
       auto& parts_of = all[part.id.version][key];
-      parts_of.emplace(position, Found{NodeIndex(i), std::move(part)});
+      Found found{NodeIndex(i), std::move(part)};
+      const auto [at, fresh] = parts_of.emplace(position, found);
+      // On two nodes while it leaves one.
+      if (!fresh && pool_.is_drained(at->second.node)) at->second = std::move(found);
     }
   }
   if (!answered) return last;

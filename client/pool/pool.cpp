@@ -112,6 +112,11 @@ Result<void> Pool::start() {
   });
   if (!started) return started;
   resumer_.emplace("ho-resume", losses_, [this] { return look_for_lost(); });
+  Leavers::Options leaving;
+  leaving.notices = sessions_->notices();
+  leaving.notice = [this] { return notice(); };
+  leaving.use_new_nodes = [this] { use_new_nodes(TriedNodes::kRest); };
+  leavers_.emplace(std::move(leaving));
   return {};
 }
 

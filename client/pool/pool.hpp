@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "client/pool/bell_thread.hpp"
+#include "client/pool/leavers.hpp"
 #include "client/pool/paths/factory.hpp"
 #include "client/pool/paths/path_finder.hpp"
 #include "client/pool/pinned_segment.hpp"
@@ -125,8 +126,8 @@ class Pool {
   [[nodiscard]] bool is_drained(NodeIndex node) const { return sessions_->is_drained(node); }
   /// As Sessions::notice().
   [[nodiscard]] Notice notice() const { return sessions_->notice(); }
-  /// As Sessions::notices().
-  [[nodiscard]] std::shared_ptr<Bell> notices() const { return sessions_->notices(); }
+  /// What leaves drained nodes without a runtime.
+  [[nodiscard]] Leavers& leavers() { return *leavers_; }
   /// The failure domains of all nodes, lost ones too, as they were when their sessions were opened.
   [[nodiscard]] FailureDomains failure_domains() const;
   /// How many nodes the job has lost.
@@ -304,6 +305,7 @@ class Pool {
   /// Looks after lost control connections: beside the thread that renews leases, which must not
   /// wait for a daemon that starts. Ends before all that it resumes.
   std::optional<BellThread> resumer_;
+  std::optional<Leavers> leavers_;  ///< ends first
 };
 
 }  // namespace ho::client

@@ -18,7 +18,8 @@
  * under that name and version: each rank compares checksums, which depend on name, version and
  * place. Otherwise the read fails; it never succeeds with other bytes.
  *
- * Lifetime. A version is in the DDR of the node that its publisher chose. It lives until
+ * Lifetime. A version is in the DDR of the node that its publisher chose, or of another one once
+ * that is drained (not with `exclusive`); ho_publish waits while it moves. It lives until
  * ho_publisher_close, ho_disconnect or the end of the publisher's job, or until the publisher needs
  * its memory for a new version and no reader has it open. When a daemon passes its memory to the
  * next one (`hyperoffload upgrade`), readers find the versions of a publisher again as soon as its

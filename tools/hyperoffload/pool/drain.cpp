@@ -174,13 +174,13 @@ void add_drain(Program& program, const PoolOptions& defaults) {
   set_manual(
       drain,
       {"A drained node takes no new session, grant or extent, and tells the jobs that it holds "
-       "memory for. What their plans keep there moves to other nodes between steps, and memory "
-       "that they allocated at any time, if those have room. Published tensors, flash that a job "
-       "manages itself, and memory beside it stay until it ends. --wait names what has stayed for "
-       "10 s: each session, its bytes of each kind, and the command that ends it; the job's log "
-       "says why. Published tensors get no new readers there, and cannot be saved: run "
-       "`hyperoffload objects save` before, or undrain. A drain lasts until undrain, or until the "
-       "daemon restarts. Run it as root, as the daemon's user or as one in access "
+       "memory for. What their plans keep there moves to other nodes between steps, memory that "
+       "they allocated and tensors that they published at any time, if those have room. Flash that "
+       "a job manages itself, memory beside it, and exclusive objects stay until it ends. --wait "
+       "names what has stayed for 10 s: each session, its bytes of each kind, and the command that "
+       "ends it; the job's log says why. Tensors that stay get no new readers, and cannot be "
+       "saved: run `hyperoffload objects save` before, or undrain. A drain lasts until undrain, or "
+       "until the daemon restarts. Run it as root, as the daemon's user or as one in access "
        "{ admins }, or with a certificate of role admin.",
        {"hyperoffload drain 2 --wait && systemctl stop hyperoffloadd"},
        {{kExitDone, "the nodes are drained; with --wait, empty"},

@@ -6,7 +6,7 @@ from typing import NamedTuple
 class Notice(NamedTuple):
     """Nodes of the pool that a job should leave, as run.notice gives them.
 
-    drained_nodes: an administrator empties them; they keep what the job has. ending_nodes: their
+    drained_nodes: an administrator empties them; what no other node has room for stays. ending_nodes: their
     daemons end, with what the job has there; ending_s: seconds until the first of these ends, None
     where none does.
     """

@@ -205,7 +205,7 @@ TEST_CASE("leaving nodes: allocated memory that no node has room for stays, with
           HO_OK);
   drain(nodes, 0);
   CHECK(test::eventually(60s, [&] {
-    return captured.text().find("memory that the job allocated stays") != std::string::npos;
+    return captured.text().find("stays on drained nodes for now") != std::string::npos;
   }));
   CHECK(nodes.granted_bytes(0) > 0);
   Prng random(7);

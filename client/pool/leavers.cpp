@@ -1,0 +1,91 @@
+#include "client/pool/leavers.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <utility>
+
+#include "common/base/log.hpp"
+
+namespace ho::client {
+namespace {
+
+/// Other nodes may have room later: other jobs end, and nodes come.
+constexpr Duration kAgainAfter = std::chrono::seconds(10);
+/// The job uses it now, or a node that was to take or to give bytes did not answer.
+constexpr Duration kSoon = std::chrono::seconds(1);
+/// Between two parts the job's transfers begin.
+constexpr Duration kPause = std::chrono::milliseconds(1);
+constexpr Duration kUntilRung{-1};
+
+}  // namespace
+
+void Leavers::add(Leaver& leaver) {
+  const std::lock_guard guard(mutex_);
+  all_.push_back(&leaver);
+  if (thread_) {
+    options_.notices->ring();  // a node may have been drained between the grant and now
+  } else {
+    thread_.emplace("ho-leave", options_.notices, [this] { return look(); });
+  }
+}
+
+void Leavers::remove(Leaver& leaver) {
+  {
+    const std::lock_guard guard(mutex_);
+    std::erase(all_, &leaver);
+  }
+  const std::lock_guard waits(working_);
+}
+
+/// The thread's work. @return as BellThread has it.
+Duration Leavers::look() {
+  const Notice notice = options_.notice();
+  if (notice.drained + notice.ending == 0) return kUntilRung;
+  bool moved = false;
+  bool drained = false;
+  const auto why = leave_one(moved, drained);
+  if (moved) {
+    parts_ += 1;
+    return kPause;
+  }
+  if (parts_ > 0) {
+    log(LogLevel::kInfo, "memory that the job allocated, or published, has moved off drained nodes",
+        {{"parts", std::to_string(std::exchange(parts_, 0))}});
+  }
+  if (!drained) return kUntilRung;
+  const Errc code = why ? why->code() : Errc::kOk;
+  if (code == Errc::kOk || code == Errc::kUnavailable || code == Errc::kDeadline) return kSoon;
+  if (std::exchange(told_, notice.changes) != notice.changes) {
+    log(LogLevel::kWarning,
+        "memory that the job allocated, or published, stays on drained nodes for now",
+        {{"why", why->message()}});
+  }
+  options_.use_new_nodes();
+  return kAgainAfter;
+}
+
+/// Moves a part of one. @return why none has moved.
+std::optional<Error> Leavers::leave_one(bool& moved, bool& drained) {
+  std::vector<Leaver*> all;
+  {
+    const std::lock_guard guard(mutex_);
+    all = all_;
+  }
+  std::optional<Error> why;
+  for (Leaver* const leaver : all) {
+    const std::lock_guard working(working_);
+    {
+      const std::lock_guard guard(mutex_);
+      if (std::find(all_.begin(), all_.end(), leaver) == all_.end()) continue;  // it has ended
+    }
+    const auto left = leaver->leave_drained();
+    if (!left && !why) why = left.error();
+    drained = drained || !left || *left != Leaver::Left::kNothing;
+    moved = left && *left == Leaver::Left::kMoved;
+    if (moved) return std::nullopt;
+  }
+  return why;
+}
+
+}  // namespace ho::client

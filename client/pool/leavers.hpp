@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "client/pool/bell_thread.hpp"
+#include "client/pool/sessions.hpp"
+#include "common/base/clock.hpp"
+#include "common/base/result.hpp"
+
+namespace ho::client {
+
+/// What a job holds of nodes and no runtime moves.
+class Leaver {
+ public:
+  virtual ~Leaver() = default;
+
+  enum class Left : std::uint8_t {
+    kNothing,  ///< nothing of it lies on a drained node
+    kMoved,    ///< a part has moved; more may follow
+    kUsed,     ///< the job, or a reader, uses what lies there
+  };
+  /// Moves a part of it off a drained node: a segment, or a few. The thread of Leavers.
+  /// @return kExhausted: the other nodes have no room; the pool's failure. Then it is as it was.
+  [[nodiscard]] virtual Result<Left> leave_drained() = 0;
+};
+
+/// Lets a pool's leavers leave drained nodes, one part after another, on a thread of its own.
+///
+/// Threads: any. A leaver is removed before it ends.
+class Leavers {
+ public:
+  struct Options {
+    std::shared_ptr<Bell> notices;        ///< rings when `notice` has changed
+    std::function<Notice()> notice;       ///< as Sessions::notice()
+    std::function<void()> use_new_nodes;  ///< looks for nodes that have come
+  };
+  explicit Leavers(Options options) : options_(std::move(options)) {}
+  Leavers(const Leavers&) = delete;
+  Leavers& operator=(const Leavers&) = delete;
+
+  void add(Leaver& leaver);
+  /// Waits for a part of it that moves.
+  void remove(Leaver& leaver);
+
+ private:
+  [[nodiscard]] Duration look();
+  [[nodiscard]] std::optional<Error> leave_one(bool& moved, bool& drained);
+
+  const Options options_;
+  std::mutex mutex_;  ///< any thread adds and removes, rarely
+  std::vector<Leaver*> all_;
+  std::mutex working_;                ///< held while a part moves
+  std::uint64_t parts_ = 0;           ///< moved since the last line about it; the thread's own
+  std::uint64_t told_ = 0;            ///< Notice::changes when a line said that some stays
+  std::optional<BellThread> thread_;  ///< from the first leaver on; ends first
+};
+
+}  // namespace ho::client
