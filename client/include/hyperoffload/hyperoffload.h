@@ -125,9 +125,8 @@ typedef struct ho_connect_options {
                               leads to it. "local" copies by itself and waits for no node, so it
                               has no such deadline. Time in which the job was stopped does not
                               count */
-  const char* ucx_module;  /* absolute path of the driver "ucx", which is opened only when it is
-                              used; NULL or "": hyperoffload/hyperoffload-ucx.so beside
-                              this library */
+  const char* ucx_module;  /* absolute path of the driver "ucx", opened only when it is used; NULL
+                              or "": hyperoffload/hyperoffload-ucx.so beside this library */
   /* For "ofi"; each may be NULL or "": chosen to fit the daemon. A daemon that uses another
      provider, or cannot be reached by the domain or interface, is reached by another driver or
      left out. If a node has several rails, only those that can be reached are used. */
@@ -695,9 +694,8 @@ HO_API ho_status ho_undeclare(ho_runtime* runtime, ho_storage storage);
  * writes and that is not on the device. It replaces an earlier address, which the job frees itself.
  * HO_CONFLICT: a step runs whose plan has the storage, and the op that runs does not write it. */
 HO_API ho_status ho_adopt(ho_runtime* runtime, ho_storage storage, void* memory);
-/* Reports that the job has freed, or is about to free, the storage's device memory. If the home was
- * up to date, it has the latest value; otherwise the storage has none until ho_write or
- * ho_adopt. */
+/* Reports that the job frees the storage's device memory. If the home was up to date, it has the
+ * latest value; otherwise the storage has none until ho_write or ho_adopt. */
 HO_API ho_status ho_forget(ho_runtime* runtime, ho_storage storage);
 /* Brings the storage to the device: takes memory if it has none there, and waits for the transfer.
  * *memory: its address; `memory` may be NULL. HO_EXHAUSTED: take() gave no memory. HO_CONFLICT: see
