@@ -100,6 +100,33 @@ class LongForm(support.WithDaemon):
             self.assertEqual((stats["planned_steps"], stats["departures"]), (3, 0), run.summary())
             self.assertLessEqual(stats["peak_allocated_bytes"], plan.budget_bytes, seed)
 
+    def test_what_comes_for_the_next_step_takes_the_place_of_gradients(self):
+        model = torch.nn.Sequential(*[torch.nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(12)])
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        batch = torch.randn(8, WIDTH)
+
+        def step():
+            loss = model(batch).square().mean()
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            optimizer.step()
+
+        graph, hardware = hyperoffload.record(step, model, optimizer), self.hardware(10**8)
+        for share in ("40%", "50%", "60%", "70%"):
+            for op_ns in (1_000, 10_000):
+                plan = hyperoffload.analyze(graph.retimed([op_ns] * len(graph.movable["ops"])),
+                                            device_memory=share, hardware=hardware, pool=self.pool)
+                with plan.applied(model, optimizer) as run:
+                    for _ in range(2):  # what follows a step waits for what comes
+                        step()
+                        run.trace(self.folder / "trace.json")
+                        step()
+                        with torch.no_grad():
+                            model(batch)
+                stats = run.stats()
+                self.assertEqual((stats["planned_steps"], stats["departures"]), (4, 0), run.summary())
+                self.assertLessEqual(stats["peak_allocated_bytes"], plan.budget_bytes, (share, op_ns))
+
     def test_what_a_near_node_has_no_room_for_goes_to_a_far_one(self):
         plain = Script(1024).train(4)
         with contextlib.ExitStack() as ends:

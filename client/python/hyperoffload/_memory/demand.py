@@ -11,18 +11,16 @@ import os
 import threading
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from .._pool import library
 from .._torch.collectives import communicates, is_point_to_point, wait_for, works_in
 from .._torch.script import where
-from .._torch.step import (bytes_of, is_view, list_length, new_bytes_of, own_bytes_taken, split, storage_of, tensors_in,
-                           tensors_of, written_in)
+from .._torch.step import bytes_of, list_length, new_bytes_of, split, storage_of, tensors_in, tensors_of, written_in
+from .foreign import Foreign
 from .meter import Loose, Meter, gone_of
 
 # Storages below this size stay on the device: a transfer costs more than it frees.
 BYTES_MIN = 4096
-_FOREIGN_MAX = 1000  # weak references beyond which those of storages that are gone are dropped
 
 
 class Demand:
@@ -40,7 +38,7 @@ class Demand:
         self.find = {}  # number in the runtime -> function that returns the storage; None: it is gone
         self.placed = set()  # numbers of which the runtime knows the address
         self.reserved = frozenset()  # numbers that the plan moves while a step runs
-        self.moving = set()  # numbers that a plan may have on their way since its last step
+        self._moving, self._moving_bytes = frozenset(), 0  # see sent()
         self.refuses = False  # a plan waits for room: storages that it does not know may leave for it
         self.short = {}  # number -> bytes that it was refused
         self.pending = 0  # bytes that the call which waits is about to return
@@ -54,7 +52,7 @@ class Demand:
         self._declared = set()  # numbers that no plan has
         self._free = {}  # bytes -> of them, those whose storages are gone
         self._call = 0
-        self._foreign = {}  # address -> weak reference, of storages that existed before the run and were used once
+        self._foreign = Foreign(device)
         self._returned = {}  # (function, bytes of what it takes) -> bytes it returned, if "meta" tensors say less
         self.works = []  # other threads do them on tensors that may leave, but not before they end
         self.marks = None  # None, or a list for a pair of device.mark()s around each call, without its transfers
@@ -267,11 +265,28 @@ class Demand:
             self.away.add(address)
 
     def step_begins(self):
-        """A plan begins a step, in which it does not bring what other plans have moved away."""
+        """A plan begins a step, in which it does not bring what other plans have moved away. Their transfers end."""
+        self._moving = frozenset()
         if self.away or self._away_for is not self.reserved:
             self._away_for = self.reserved
             self.away = {address for address, loose in self._loose.items()
                          if loose.held is not None and loose.held not in self.reserved and self._is_away(loose)}
+
+    def sent(self, moving, most_bytes):
+        """A step of a plan has ended, which may have these (numbers) on their way to its next one: so many bytes at most."""
+        self._moving, self._moving_bytes = moving, most_bytes
+
+    def arrive(self):
+        """Waits for what a plan has on its way to its next step. The script may still hold what that step takes the place
+        of, as gradients: it leaves."""
+        moving, self._moving = self._moving, frozenset()
+        if moving:
+            self.reserved, reserved = moving, self.reserved
+            there = [storage for storage in (self.find[held]() for held in moving) if storage is not None]
+            self.room(self._moving_bytes - sum(storage.nbytes() for storage in there))
+            self.reserved = reserved
+        for held in moving:
+            self.runtime.state(held)
 
     def bring(self, tensors, function=None, args=(), kwargs=None):
         """Brings what a call takes, and makes room for what it returns. Returns how many bytes it expects that to be."""
@@ -296,9 +311,8 @@ class Demand:
         for loose in used:
             loose.used = self._call
             self._loose.move_to_end(loose.reference.cdata)
-            if loose.held in self.moving:  # it has memory, but its value may yet come
-                self.moving.discard(loose.held)
-                self.runtime.state(loose.held)
+        if any(loose.held in self._moving for loose in used):  # it has memory, but its value may yet come
+            self.arrive()
         away = {loose for loose in used if self._is_away(loose)}
         self.room(new + sum(loose.bytes for loose in away))
         for loose in away:
@@ -385,24 +399,13 @@ class Demand:
             self.room(0)
 
     def _adopt_foreign(self, storage, tensor, function, args, kwargs, result):
-        """A storage that existed before the run may leave once a call writes most of it, or takes it the second time, as
-        averages of weights. Returns whether it may. Threads may use a data set, of which calls take little."""
-        if (not self.adopts or self.reserved or storage.nbytes() < BYTES_MIN or storage.device != self.device.where
-                or is_view(function) or communicates(function) or not self.device.can_resize(storage)
-                or 2 * own_bytes_taken(function, tensor, result) < storage.nbytes()):
+        """A storage that existed before the run comes to a call. Returns whether it may leave from now on."""
+        if (not self.adopts or self.reserved or storage.nbytes() < BYTES_MIN
+                or not self._foreign.may_leave(storage, tensor, function, args, kwargs, result)):
             return False
-        address = storage._cdata
-        if len(self._foreign) > _FOREIGN_MAX:
-            self._foreign = {each: seen for each, seen in self._foreign.items() if not seen.expired()}
-        seen = self._foreign.pop(address, None)
-        written = {getattr(storage_of(each), "_cdata", None) for each in written_in(function, args, kwargs)}
-        adopts = address in written or (seen is not None and not seen.expired())
-        if adopts:
-            self.add(storage).used = self._call
-            self.fixed.forget(storage)
-        else:
-            self._foreign[address] = StorageWeakRef(storage)
-        return adopts
+        self.add(storage).used = self._call
+        self.fixed.forget(storage)
+        return True
 
     def wrote(self, function, args, kwargs):
         """What homes hold of a call's results in place is out of date."""

@@ -33,6 +33,13 @@ def _extended(signature, function, shapes):
     return hash((signature, function, shapes)) if large else signature
 
 
+def steps_calls(graph):
+    """The calls of a recorded step. It is recorded from the end of the last one: what logs the loss comes
+    first."""
+    first = next(i for i, call in enumerate(graph.calls) if not call.is_plain())
+    return graph.calls[first:]
+
+
 def signature_of(calls):
     """What tells a step's shape from others: its calls on large tensors, and their shapes."""
     signature = 0

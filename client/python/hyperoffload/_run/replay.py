@@ -22,20 +22,13 @@ from .._pool import library
 from .._torch.script import where
 from .._torch.step import memory_of, shapes_of, split, storage_of, tensors_in, tensors_of
 from .beside import Beside
-from .plans import signature_of
+from .plans import signature_of, steps_calls
 
 
 class State(enum.Enum):
     BETWEEN = "between steps"
     IN_STEP = "in a step"
     DEPARTED = "departed"
-
-
-def steps_calls(graph):
-    """The calls of a recorded step. It is recorded from the end of the last one: what logs the loss comes
-    first."""
-    first = next(i for i, call in enumerate(graph.calls) if not call.is_plain())
-    return graph.calls[first:]
 
 
 class Replay:
@@ -72,6 +65,7 @@ class Replay:
         self._last_timeline = None  # timeline() when the replay was closed
         self._runtime = demand.runtime
         self._plan = library.Plan(self._runtime, plan.schedule)
+        self._peak_bytes = library.schedule_info(plan.schedule).arena_bytes
         self._held = {number: self._plan.storage_of(each.id) for number, each in managed.items()}
         self._beside = Beside(demand, managed, self._kept, self._held, self._number_of)
         self._reserved = frozenset(self._held.values())
@@ -440,7 +434,7 @@ class Replay:
                 self._end_op()
                 self._plan.step_end()
                 self._rest()
-                self._demand.moving = {self._held[number] for number in self._persistent}
+                self._demand.sent(frozenset(self._held[number] for number in self._persistent), self._peak_bytes)
                 planned = True
             else:
                 self.depart("the step ended early")
@@ -482,6 +476,7 @@ class Replay:
         if self._plan is None:
             return self._last_timeline
         try:
+            self._demand.arrive()  # the plan waits for its transfers
             return self._plan.timeline()
         except library.Error:
             return None

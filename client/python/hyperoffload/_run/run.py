@@ -28,8 +28,8 @@ from .._torch.script import said_call
 from .._torch.step import bytes_of, local_of, tensors_of
 from .drift import Drift, ops_s_of
 from .figures import Figures, Step, lines_of, nodes_of
-from .plans import PLANS_MAX, RECORD, Plans, signature_of
-from .replay import Replay, State, steps_calls
+from .plans import PLANS_MAX, RECORD, Plans, signature_of, steps_calls
+from .replay import Replay, State
 from .trace import write_trace
 
 # Steps that are recorded: the first makes the optimizer's states, the second is as all later ones; with
