@@ -352,6 +352,33 @@ class Memory(support.WithDaemon):
                 ours = self.check(Loading, replan=replan)
                 self.assertEqual(ours.run.stats()["steps"], 12)
 
+    def test_batches_of_another_process_come_in_any_order(self):
+        def send(queue, end):
+            for number in range(10):
+                queue.put(torch.full((512, WIDTH), 0.1 * number))
+            end.wait()
+
+        class Loading(Script):
+            """Takes batches as a DataLoader does: now and then one more while another worker is late."""
+
+            def train(self):
+                queue, end, taken = CONTEXT.Queue(), CONTEXT.Event(), []
+                process = CONTEXT.Process(target=send, args=(queue, end))
+                process.start()
+                for count in (1, 1, 1, 1, 2, 0, 1, 2, 0, 1):
+                    taken += [queue.get() for _ in range(count)]
+                    loss = self.model(taken.pop(0)).square().mean()
+                    self.optimizer.zero_grad()
+                    loss.backward()
+                    self.optimizer.step()
+                    self.seen.append(loss.item())
+                end.set()
+                process.join()
+                return self
+
+        stats = self.check(Loading, memory="60%").run.stats()
+        self.assertEqual((stats["steps"], stats["planned_steps"], stats["departures"]), (10, 8, 0), stats)
+
     def test_a_forked_process_does_not_use_what_is_away(self):
         def read(tensor, put):
             for way in (torch.sum, torch.Tensor.tolist):

@@ -90,7 +90,18 @@ class StepRecorder(Recorder):
         result = super().call(function, args, kwargs)
         if communicates(function):
             self._keep_here(function, tensors_of(args, kwargs))
+        elif function.__name__.startswith("set_."):
+            self._keep_foreign(result)
         return result
+
+    def _keep_foreign(self, tensor):
+        """A tensor has got memory that no operator made. Where PyTorch cannot free that, as of a batch that a DataLoader's
+        worker shares, it stays, and the plan does not have it."""
+        storage, memory = self._step.of(tensor), storage_of(tensor)
+        if storage is not None and not self._demand.can_leave(memory):
+            storage.stays = True
+            self._demand.stay(memory)
+            self._demand.fixed.see(memory)
 
     def _keep_here(self, function, tensors):
         """Tensors that are sent or received, and buffers from outside the model, as those of
