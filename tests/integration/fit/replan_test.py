@@ -406,6 +406,41 @@ class Replan(support.WithDaemon):
             stats, _ = self.run_both(lambda: Script(after=keep), 8, replan=replan, memory="70%", holds=False)
             self.assertLessEqual(stats["peak_allocated_bytes"], stats["budget_bytes"], self.summary)
 
+    def test_a_deep_copy_within_a_step_has_room(self):
+        def keep(script, step, *_):
+            if step % 3 == 2:
+                script.best = copy.deepcopy(script.optimizer.state_dict())  # which is away then
+
+        class Wide(Script):
+            """Its largest weight is a third of the budget."""
+
+            def __init__(self):
+                super().__init__(now_and_then=keep)
+                self.model = torch.nn.Sequential(*map(torch.nn.Sequential, (
+                    torch.nn.Linear(WIDTH, 256), torch.nn.Linear(256, 256), torch.nn.Linear(256, 10))))
+                self.optimizer = torch.optim.Adam(self.model.parameters())
+
+        for memory in ("40%", "60%"):
+            self.run_both(Wide, 9, memory=memory)
+
+    def test_what_the_plan_brings_before_a_call_beside_it_leaves_that_room(self):
+        def grow(script, step):
+            if step == 5:
+                for layer in script.model[:4]:
+                    layer.requires_grad_(True)
+
+        class Growing(Script):
+            """Trains half of its layers, and all of them later."""
+
+            def __init__(self):
+                super().__init__(after=grow)
+                for layer in self.model[:4]:
+                    layer.requires_grad_(False)
+
+        for memory in ("40%", "50%", "60%"):
+            stats, _ = self.run_both(Growing, 12, memory=memory)
+            self.assertGreater(stats["detours"], 0, self.summary)
+
     def test_weights_that_are_not_the_plans_leave_again_within_a_step(self):
         class Replacing(Script):
             def train(self, steps):

@@ -58,12 +58,13 @@ class Readers:
             refuse_away(tensors)
             return original(tensor, *args, **kwargs)
         with self._guard, contextlib.ExitStack() as after:
-            replay = self._replay_in_step()
-            if replay is None or not replay.fill(tensors, None if original.__name__ == "numpy" else after):
-                self._leave_step(f"{original.__name__}() of a tensor that is away")
+            replay, name, makes = self._replay_in_step(), original.__name__, 0
+            if name == "__deepcopy__":  # which makes the copy's memory without an operator
+                makes = self._demand.meter.plain_bytes_of(storage_of(tensor))
+            if replay is None or not replay.fill(tensors, None if name == "numpy" else after, makes):
+                self._leave_step(f"{name}() of a tensor that is away")
                 self._demand.bring(tensors)
-            if original.__name__ == "__deepcopy__":  # which makes the copy's memory without an operator
-                self._demand.room(storage_of(tensor).nbytes())
+            self._demand.room(makes)
             return original(tensor, *args, **kwargs)
 
     def _naming(self, original, tensor, *args, **kwargs):

@@ -66,12 +66,15 @@ class Beside:
             self._managed[number].bytes for number in {self._number_of(tensor) for tensor in tensors}
             if number is not None and self._kept[number].nbytes() == 0)
         need += self._demand.claim([tensor for tensor in tensors if self._number_of(tensor) is None])
+        return None if self._has_room(need) else ": the plan leaves no room for it"
+
+    def _has_room(self, need):
+        """Whether so many bytes have room, if what the plan does not know leaves for them."""
         meter, limit = self._demand.meter, self._demand.limit()
         if need > limit / _SHARE and meter.bytes + need > limit:
             self._demand.room(need)
-            if meter.bytes + need > limit:
-                return ": the plan leaves no room for it"
-        return None
+            return meter.bytes + need <= limit
+        return True
 
     def run(self, function, tensors, args, kwargs):
         """Runs a call that refuses() does not refuse. No op of the plan runs."""
@@ -86,11 +89,13 @@ class Beside:
         demand.refuses = True  # what it has made may leave for the plan
         return result
 
-    def fill(self, tensors, after):
+    def fill(self, tensors, after, makes_bytes=None):
         """The plan's storages have their values, also those that are away or on their way, until the stack
-        `after` ends. Without one: returns False if a value is away."""
+        `after` ends. Returns False where there is no room for them and `makes_bytes`, if that is known, or no
+        stack and a value is away."""
         numbers = [n for n in dict.fromkeys(map(self._number_of, tensors)) if n is not None]
-        if after is None and any(self._kept[number].nbytes() == 0 for number in numbers):
+        away = sum(self._managed[number].bytes for number in numbers if self._kept[number].nbytes() == 0)
+        if (after is None and away > 0) or not (makes_bytes is None or self._has_room(away + makes_bytes)):
             return False
         for number in numbers:
             self._fill(self._kept[number], self._held[number], self._managed[number].bytes, after)

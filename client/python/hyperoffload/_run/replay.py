@@ -345,9 +345,9 @@ class Replay:
                 self._skip(self._calls[self._at])
             return self._planned(self._calls[place], tensors, args, kwargs)
         self._beside.begin(self._calls[self._at] if self._at < len(self._calls) else None, function, tensors)
+        self._end_op()  # first: what the plan brings then takes room
         why = self._beside.refuses(function, tensors, args, kwargs)
         if why is None:
-            self._end_op()
             return self._beside.run(function, tensors, args, kwargs)
         self._depart(self._beside.cause + why)
         self._note(function, tensors)
@@ -372,12 +372,12 @@ class Replay:
                 self._meter.see(storage)
             self._op_ran(part)
 
-    def fill(self, tensors, after):
-        """Within a step: brings values for a method that reads memory, until the stack `after` ends. None: it
-        keeps the memory; then returns False if a value is away."""
+    def fill(self, tensors, after, makes_bytes):
+        """Within a step: brings values for a method that reads memory and makes so much of it, until the stack `after`
+        ends. None: it keeps the memory. Returns False where there is no room, or it would keep what is to leave."""
         self._end_op()
         self._bring(tensors)
-        return self._beside.fill(tensors, after)
+        return self._beside.fill(tensors, after, makes_bytes)
 
     def _goes_on(self):
         """The step is back at its plan."""
