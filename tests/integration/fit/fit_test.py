@@ -252,7 +252,7 @@ class Fit(support.WithDaemon):
                 ours = make().fit(self.pool, 5)
                 self.assert_same(make().train(5), ours)
                 stats = ours.run.stats()
-                self.assertEqual(stats["planned_steps"], 3, ours.run.summary())
+                self.assertEqual(stats["planned_steps"], 2 if make is Averaging else 3, ours.run.summary())
                 self.assertLessEqual(stats["peak_allocated_bytes"], 1.02 * stats["budget_bytes"])
 
     def test_dispatch_modes_of_the_script_see_its_calls(self):

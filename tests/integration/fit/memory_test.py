@@ -331,6 +331,42 @@ class Memory(support.WithDaemon):
         self.assertLessEqual(stats["peak_allocated_bytes"], 1.02 * stats["budget_bytes"])
         self.assertEqual(ours.loose, [True, False])
 
+    def test_averages_that_each_step_writes_are_the_plans(self):
+        class Averaging(Script):
+            """Keeps averages of the weights outside the model, in copies made before the run."""
+
+            def __init__(self):
+                super().__init__()
+                self.averages = copy.deepcopy(self.model)
+
+            def uses(self, step):
+                with torch.no_grad():
+                    for average, value in zip(self.averages.parameters(), self.model.parameters()):
+                        average.lerp_(value, 0.5)
+                self.seen += [average.sum().item() for average in self.averages.parameters()]
+
+        for replan in ("once", "auto"):
+            stats = self.check(Averaging, memory="25%", replan=replan).run.stats()
+            self.assertEqual((stats["planned_steps"], stats["departures"]), (6, 0), stats)
+            self.assertLessEqual(stats["peak_allocated_bytes"], 1.02 * stats["budget_bytes"])
+
+    def test_batches_that_are_changed_in_place_are_not_the_plans(self):
+        class Scaling(Script):
+            """Each step has a batch of its own, which no operator has made."""
+
+            def train(self):
+                for step in range(9):
+                    batch = torch.tensor([[float(step)] * WIDTH] * self.batch).div_(9)
+                    loss = self.model(batch).square().mean()
+                    self.optimizer.zero_grad()
+                    loss.backward()
+                    self.optimizer.step()
+                    self.seen.append(loss.item())
+                return self
+
+        stats = self.check(lambda: Scaling(batch=64)).run.stats()
+        self.assertEqual((stats["planned_steps"], stats["departures"]), (6, 0), stats)
+
     def test_processes_that_are_forked_find_what_the_script_made(self):
         class Loading(Script):
             """Makes its data within the run, which workers of a loader read in each epoch."""

@@ -296,8 +296,9 @@ class Replan(support.WithDaemon):
                 script.seen += [way(layer[0].weight.detach()) for layer in script.model]
 
         stats, said = self.run_both(lambda: Script(now_and_then=read), 14, holds=False)
-        # torch.save() pauses the run. What numpy has must stay, which the plan of PyTorch 2.14's step has room for.
-        self.assertIn((stats["planned_steps"], stats["departures"]), ((10, 2), (11, 1)), self.summary + said)
+        # Eight copies are more than 64 calls. torch.save() ends the plan's part. What numpy has must stay: whether it
+        # is away is by the times that were measured.
+        self.assertIn((stats["planned_steps"], stats["departures"]), ((9, 3), (10, 2), (11, 1)), self.summary + said)
         self.assertIn("torch.save() within a step", said)
 
     def test_work_of_the_recorded_step_alone_is_left_out_later(self):

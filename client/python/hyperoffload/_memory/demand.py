@@ -44,7 +44,8 @@ class Demand:
         self.pending = 0  # bytes that the call which waits is about to return
         self.paused = 0
         self.fixed = Meter(device.counted)  # what never leaves
-        self.adopts = True  # what existed before the run, and comes to a call, may leave; recorders look themselves
+        # What existed before the run may leave if calls write or read it. Recorders look themselves at what is read.
+        self.adopts_written = self.adopts_read = True
         self.ended = []  # weak references of storages that a plan is through with, and the script not
         self.away = set()  # addresses of storage objects that left, and that no plan brings in the step that runs
         self._away_for = self.reserved  # the numbers of the plan for which `away` was made
@@ -290,13 +291,12 @@ class Demand:
 
     def bring(self, tensors, function=None, args=(), kwargs=None):
         """Brings what a call takes, and makes room for what it returns. Returns how many bytes it expects that to be."""
-        used = self._entries(tensors)
         new = 0
         if function is not None:
             new = new_bytes_of(function, tensors, args, kwargs, self.device.where)
             if self._returned:
                 new = max(new, self._returned.get((function, sum(map(bytes_of, tensors))), 0))
-        self._bring(used, new)
+        self._bring(self._entries(tensors), new + self.meter.unseen_bytes(map(storage_of, tensors)))
         return new
 
     def bring_all_but(self, storages):
@@ -400,8 +400,8 @@ class Demand:
 
     def _adopt_foreign(self, storage, tensor, function, args, kwargs, result):
         """A storage that existed before the run comes to a call. Returns whether it may leave from now on."""
-        if (not self.adopts or self.reserved or storage.nbytes() < BYTES_MIN
-                or not self._foreign.may_leave(storage, tensor, function, args, kwargs, result)):
+        if (not self.adopts_written or self.reserved or storage.nbytes() < BYTES_MIN
+                or not self._foreign.may_leave(storage, tensor, function, args, kwargs, result, self.adopts_read)):
             return False
         self.add(storage).used = self._call
         self.fixed.forget(storage)
@@ -456,16 +456,6 @@ class Demand:
         if lost > 0:
             error.args = (f"{error}. {lost} values are NaN now (integers -1): load a checkpoint before you go on",)
         return error
-
-    def try_pause(self):
-        """As pause(). Returns whether there is room for all; else it has not paused."""
-        try:
-            self.pause()
-        except library.Error as error:
-            if error.name != "exhausted":
-                raise
-            return False
-        return True
 
     def leave_out(self, storage):
         """A storage leaves, and nothing brings it back."""

@@ -50,6 +50,12 @@ class Meter:
                 self.peak, self.peak_line = self.bytes, where()
             self.plain_peak = max(self.plain_peak, self.plain_bytes)
 
+    def unseen_bytes(self, storages):
+        """Bytes of those storages that do not count yet, since no call of the run has made them. None: no storage."""
+        unseen = {storage._cdata: storage for storage in storages
+                  if storage is not None and storage._cdata not in self._known}
+        return sum(storage.nbytes() for storage in unseen.values() if self._device in (None, storage.device))
+
     def resized(self, storage):
         """The script has given a storage another size."""
         if storage._cdata in self._known:

@@ -58,12 +58,23 @@ def bring_all(model, optimizer, demand, say):
     with _all_fits(demand.device):
         if demand.device.is_accelerator:
             demand.bring([*model.parameters(), *model.buffers()])  # first, for there may be no room for all
-            if demand.try_pause():
+            if _try_pause(demand):
                 return
             moved = _states_to_processor(model, optimizer, demand)
             say(f"the optimizer's states ({moved / 2**20:.0f} MiB) are on the CPU: {demand.device.where} has no room "
                 "for all values at a time")
         demand.pause()
+
+
+def _try_pause(demand):
+    """As demand.pause(). Returns whether there is room for all; else it has not paused."""
+    try:
+        demand.pause()
+    except Error as error:
+        if error.name != "exhausted":
+            raise
+        return False
+    return True
 
 
 def _states_to_processor(model, optimizer, demand):

@@ -144,6 +144,13 @@ class RunRecorder(StepRecorder):
         self._demand.fixed.restart()
 
 
+    def needs_another(self):
+        """Whether one more step is to show what all steps read and write outside the model, as averages of weights,
+        which the first step did not have: they are of the time after it."""
+        return any(storage.may_be_average() and storage.bytes >= BYTES_MIN and storage in op.reads
+                   for op in self.last_step().ops for storage in op.writes)
+
+
 def tensors_of_job(model, optimizer):
     """All tensors that exist of a model and its optimizer."""
     states = [value for state in optimizer.state.values() if isinstance(state, dict)
@@ -365,7 +372,7 @@ def record(step: Callable[[], Any], model: torch.nn.Module | None = None,
     device = device_of(model)
     meter = Meter(device.counted)
     demand = Demand(None, device, meter, lambda: float("inf"))
-    demand.adopts = False
+    demand.adopts_written = False
     recorder = StepRecorder(model, optimizer, demand)
 
     def begin():

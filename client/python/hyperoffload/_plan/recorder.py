@@ -173,8 +173,9 @@ class Recorder:
         if reference is None or reference.expired():
             self._outside_count += 1
             reference, name = StorageWeakRef(memory), f"outside.{self._outside_count}"
-        elif version == tensor._version and tensor.dtype not in _INDICES:
-            storage.is_frozen = True
+        else:
+            storage.is_kept = True
+            storage.is_frozen = version == tensor._version and tensor.dtype not in _INDICES
         storage.name = name
         self._outside_now[memory._cdata] = (reference, tensor._version, name)
 
@@ -440,6 +441,8 @@ class Recorder:
                         op.writes.append(storage)
                 elif storage.kind == "GRADIENT":
                     storage.persistent = True  # accumulates over steps
+                elif storage.number in written_ever and storage.is_kept:  # as an average of weights
+                    storage.kind, storage.persistent = "WEIGHT", True
                 elif (storage.is_frozen and storage.number not in written_ever
                       and not storage.is_host_data()):
                     storage.kind, storage.persistent = "WEIGHT", True

@@ -22,7 +22,7 @@ def fit(model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, device_memo
             train()                       # unmodified; a step ends with optimizer.step()
         print(run.summary())
 
-    The first two steps are recorded; what is too much leaves when memory is needed, and comes back when
+    The first two or three steps are recorded; what is too much leaves when memory is needed, and comes back when
     an operator takes it. From then on tensors come and go by the plan of the second step. Results are
     the same bit for bit. Work that a step does now and then, as logging, runs beside the plan. A step that
     differs otherwise still runs, and what is away is brought when an operator takes it; `run.stats()`

@@ -32,8 +32,8 @@ from .plans import PLANS_MAX, RECORD, Plans, signature_of, steps_calls
 from .replay import Replay, State
 from .trace import write_trace
 
-# Steps that are recorded: the first makes the optimizer's states, the second is as all later ones; with
-# DistributedDataParallel, which makes its buckets anew in its second step, the third.
+# Steps that are recorded: the first makes the optimizer's states, the second is as all later ones; the third with
+# averages of weights, and with DistributedDataParallel, which makes its buckets anew in its second step.
 _RECORDED, _RECORDED_PARALLEL = 2, 3
 
 
@@ -277,7 +277,7 @@ class Run:
         """Records a step from here on. begins_alike: with the first call of one that has a plan."""
         show_model(self._model, self._optimizer, self._demand, _say)  # states may be others than before
         self._demand.fixed.restart()
-        self._demand.adopts = False
+        self._demand.adopts_read = False
         self._recorder.begins_alike = begins_alike
         self._recorder.begin()
         self._is_recording = True
@@ -286,11 +286,13 @@ class Run:
     def _end_recording(self):
         """The step that was recorded has ended."""
         self._fixed_bytes = self._demand.fixed.peak
-        self._is_recording, self._demand.adopts = False, True
+        self._is_recording, self._demand.adopts_read = False, True
         self._recorder.end(True)
 
     def _recorded(self):
         """Records the next step, or plans."""
+        if self._figures.steps == self._recorded_count == _RECORDED and self._recorder.needs_another():
+            self._recorded_count += 1
         if self._figures.steps < self._recorded_count:
             self._limit()
             if self._figures.steps == 1:

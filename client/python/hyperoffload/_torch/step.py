@@ -250,9 +250,14 @@ class Storage:
         self.extended = False  # a call writes a part of it
         self.is_parameter = False
         self.is_frozen = False  # not of the model, and not written since the last step
+        self.is_kept = False  # not of the model, and the step that was recorded before had it, too
         self.last_call = None  # index of the last call at whose begin it existed, if it ended in the step
         self.taken_bytes = 0  # that calls take of it, views left out
         self.outlives = False  # it exists when the step has ended
+
+    def may_be_average(self):
+        """It is not of the model, the step before did not have it, and the step writes no small part of it alone."""
+        return self.begins_before and self.kind == "ACTIVATION" and not (self.is_kept or self.extended)
 
     def is_output(self):
         """The step made it, and the script still has it afterwards, as a loss."""
