@@ -12,6 +12,7 @@ import unittest
 from unittest import mock
 
 import support  # first: it finds PyTorch and the package
+import numpy
 import torch
 import torch.nn.utils.prune
 
@@ -458,19 +459,32 @@ class Replan(support.WithDaemon):
         stats, _ = self.run_both(Replacing, 12, memory="25%", holds=False)
         self.assertLessEqual(stats["peak_allocated_bytes"], 1.05 * stats["budget_bytes"], self.summary)
 
-    def test_a_plan_is_made_when_what_was_in_the_way_is_gone(self):
+    def test_a_checkpoint_that_the_script_holds_may_leave(self):
         def reload(script, step):
             if step == 4:
                 file = io.BytesIO()
                 torch.save([script.model.state_dict(), script.optimizer.state_dict()], file)
                 file.seek(0)
-                script.held = torch.load(file)  # its memory cannot leave
+                script.held = torch.load(file)
                 script.model.load_state_dict(script.held[0])
                 script.optimizer.load_state_dict(script.held[1])
+
+        # Two steps depart, since the optimizer has new states, and one is recorded.
+        stats, said = self.run_both(lambda: Script(after=reload), 18, memory="45%", holds=False)
+        self.assertEqual((stats["planned_steps"], stats["departures"]), (13, 2), self.summary + said)
+
+    def test_a_plan_is_made_when_what_was_in_the_way_is_gone(self):
+        def hold(script, step):
+            if step == 4:
+                values = [value for state in script.optimizer.state.values() for value in state.values() if value.dim()]
+                values += script.model.state_dict().values()  # what numpy has cannot leave
+                script.held = [torch.from_numpy(numpy.array(value.tolist(), numpy.float32)) for value in values]
+                script.seen += [value.sum().item() for value in script.held]
+                script.optimizer.load_state_dict(script.optimizer.state_dict())  # its states are new
             if step == 10:
                 script.held = None
 
-        stats, said = self.run_both(lambda: Script(after=reload), 18, memory="45%", holds=False)
+        stats, said = self.run_both(lambda: Script(after=hold), 18, memory="45%", holds=False)
         self.assertIn("run on demand", said)
         self.assertGreaterEqual(stats["planned_steps"], 3 + 5, self.summary + said)
 

@@ -10,22 +10,25 @@ import sys
 
 import torch
 
+from .._torch.hooks import replace
 from .._torch.step import is_wrapper, storage_of
 from .demand import BYTES_MIN
+from .saving import storages_in
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+_CHECKPOINT = 0.1  # what torch.load() gives is one if it has this part of the budget
 _NAMED = 3  # tensors that a message names
 # Objects, beside arrays of numpy, whose memory a tensor may share.
 _BUFFERS = (bytearray, memoryview, mmap.mmap, array.array, ctypes.Array)
 
 
-def make_resizable(tensors, device):
-    """Moves tensors of the CPU to such memory, with all other tensors of the same storages. Memory stays that other
+def make_resizable(storages, device):
+    """Moves storages of the CPU (None: no storage) to such memory, with all tensors of them. Memory stays that other
     processes share, and that arrays or buffers of the script have. Takes a part of a second where there is any."""
     if device.is_accelerator:
         return  # what was copied there can be resized
     fixed = {}  # address of the storage object -> (storage, tensors)
-    for storage in map(storage_of, tensors):
+    for storage in storages:
         if (storage is not None and storage.nbytes() >= BYTES_MIN and storage.device == device.where
                 and not device.can_resize(storage) and not storage.is_shared()):
             fixed[storage._cdata] = (storage, [])
@@ -55,6 +58,23 @@ def make_resizable(tensors, device):
         end = begin + storage.nbytes()
         if all(map(_is_plain, users)) and not any(low < end and begin < high for low, high in arrays):
             _move(storage, users, device)
+
+
+def watch_loads(stack, demand, guard):
+    """What torch.load() gives may leave, too, until `stack` ends: checkpoints, to find whose tensors takes a part of a
+    second, but no batches. A file that is mapped stays one."""
+    def load(original, *args, **kwargs):
+        result = original(*args, **kwargs)
+        with guard, contextlib.suppress(Exception):  # it may hold what cannot be pickled again
+            if kwargs.get("overall_storage") is None and demand.is_ours(()):
+                storages = storages_in(result)
+                if sum(storage.nbytes() for storage in storages) >= _CHECKPOINT * demand.limit():
+                    make_resizable(storages, demand.device)
+        return result
+
+    # torch.load() looks these up when it is called: also one that was imported by name before.
+    for name in ("_load", "_legacy_load"):
+        replace(stack, torch.serialization, name, load)
 
 
 def said_staying(staying):

@@ -391,7 +391,7 @@ def record(step: Callable[[], Any], model: torch.nn.Module | None = None,
 
     peaks = []
     with contextlib.ExitStack() as stack:
-        make_resizable(tensors_of_job(model, optimizer), device)
+        make_resizable(map(storage_of, tensors_of_job(model, optimizer)), device)
         if optimizer is not None:
             replace(stack, optimizer, "step", end)
         refuse_compiled(stack, lambda: False)

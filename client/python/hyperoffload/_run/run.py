@@ -13,7 +13,7 @@ import torch
 from .._memory.demand import Demand
 from .._memory.meter import Meter
 from .._memory.readers import Readers
-from .._memory.resizable import make_resizable
+from .._memory.resizable import make_resizable, watch_loads
 from .._memory.saving import bring_all, watch_saves
 from .._plan.analyze import room_to_measure
 from .._plan.graph import Graph, RunRecorder, show_model, storages_by_name, tensors_of_job
@@ -25,7 +25,7 @@ from .._torch.devices import device_of
 from .._torch.hooks import before_forks, mode_of, replace
 from .._torch.interrupts import Guard
 from .._torch.script import said_call
-from .._torch.step import bytes_of, local_of, tensors_of
+from .._torch.step import bytes_of, local_of, storage_of, tensors_of
 from .drift import Drift, ops_s_of
 from .figures import Figures, Step, lines_of, nodes_of
 from .plans import PLANS_MAX, RECORD, Plans, signature_of, steps_calls
@@ -108,6 +108,7 @@ class Run:
                 self._show_model()
                 replace(stack, self._optimizer, "step", self._after_step)
                 stack.callback(lambda: self._is_recording and self._recorder.end(False))
+                watch_loads(stack, self._demand, self._guard)
                 watch_saves(stack, self._demand, self._guard, self._leave_step)
                 before_forks.append(self._before_fork)
                 stack.callback(before_forks.remove, self._before_fork)
@@ -132,7 +133,7 @@ class Run:
 
     def _show_model(self):
         """What exists already may leave, and does at once what is too much."""
-        make_resizable(tensors_of_job(self._model, self._optimizer), self._device)
+        make_resizable(map(storage_of, tensors_of_job(self._model, self._optimizer)), self._device)
         show_model(self._model, self._optimizer, self._demand, _say)
         # Each step holds at least the parameters and their gradients.
         self._plain_bytes = max(self._plain_bytes, self._meter.bytes + sum(
