@@ -461,9 +461,8 @@ class Run:
         its plan; plans: that there are now; replans: new plans since the speed of transfers or operators
         changed.
         peak_allocated_bytes: of tensor storages at a time, from the first step to the end of the run;
-        budget_bytes: what they may hold at a time;
-        peak_plain_bytes: what the recorded step would hold plainly. peak_reserved_bytes: by
-        torch.cuda.max_memory_reserved(); None on the CPU. step_ms_median: of the steps
+        budget_bytes: what they may hold; peak_plain_bytes: what the recorded step would hold plainly.
+        peak_reserved_bytes: by torch.cuda.max_memory_reserved(); None on the CPU. step_ms_median: of the steps
         after the recorded ones, stall_ms_median: of planned ones, what they waited for transfers; None
         before there is one. ops_ms_median: of planned ones, what their operators alone took in the step that
         was recorded; overhead: the part by which they are longer than that, as 0.04, the median. It has what
