@@ -15,7 +15,7 @@ constexpr Duration kAgainAfter = std::chrono::seconds(10);
 /// The job uses it now, or a node that was to take or to give bytes did not answer.
 constexpr Duration kSoon = std::chrono::seconds(1);
 /// Between two parts the job's transfers begin.
-constexpr Duration kPause = std::chrono::milliseconds(1);
+constexpr Duration kBetweenParts = std::chrono::milliseconds(1);
 constexpr Duration kUntilRung{-1};
 
 }  // namespace
@@ -47,7 +47,7 @@ Duration Leavers::look() {
   const auto why = leave_one(moved, drained);
   if (moved) {
     parts_ += 1;
-    return kPause;
+    return kBetweenParts;
   }
   if (parts_ > 0) {
     log(LogLevel::kInfo, "memory that the job allocated, or published, has moved off drained nodes",
