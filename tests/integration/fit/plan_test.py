@@ -5,16 +5,19 @@ Usage: see support.py.
 
 import contextlib
 import ctypes
+import faulthandler
 import json
 import random
 import socket
 import subprocess
 import unittest
+from unittest import mock
 
 import support  # first: it finds PyTorch and the package
 import torch
 
 import hyperoffload
+from hyperoffload._plan import plan as plan_module
 from hyperoffload._pool import library as _library
 
 ROWS, WIDTH = 64, 128
@@ -126,6 +129,28 @@ class LongForm(support.WithDaemon):
                 stats = run.stats()
                 self.assertEqual((stats["planned_steps"], stats["departures"]), (4, 0), run.summary())
                 self.assertLessEqual(stats["peak_allocated_bytes"], plan.budget_bytes, (share, op_ns))
+
+    def test_what_one_plan_has_on_its_way_comes_before_another_plan_begins(self):
+        model = torch.nn.Sequential(*[torch.nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(12)])
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+
+        def early(graph, *others):  # operators that take no time let a plan bring all as early as it can
+            return schedule_of({**graph, "ops": [{**op, "durationNs": "1000"} for op in graph["ops"]]}, *others)
+
+        schedule_of = plan_module.schedule_of
+        faulthandler.dump_traceback_later(120, exit=True)  # it waited forever
+        with mock.patch.object(plan_module, "schedule_of", early), hyperoffload.fit(
+                model, optimizer, device_memory="60%", hardware=self.hardware(10**8), pool=self.pool,
+                replan="auto") as run:
+            for step in range(24):
+                loss = model(torch.randn(8 if step < 4 or step % 2 else 16, WIDTH)).square().mean()
+                optimizer.zero_grad(set_to_none=True)
+                loss.backward()
+                optimizer.step()
+        faulthandler.cancel_dump_traceback_later()
+        stats = run.stats()
+        self.assertEqual((stats["planned_steps"], stats["plans"]), (19, 2), run.summary())
+        self.assertLessEqual(stats["peak_allocated_bytes"], stats["budget_bytes"], run.summary())
 
     def test_what_a_near_node_has_no_room_for_goes_to_a_far_one(self):
         plain = Script(1024).train(4)

@@ -38,7 +38,7 @@ class Demand:
         self.find = {}  # number in the runtime -> function that returns the storage; None: it is gone
         self.placed = set()  # numbers of which the runtime knows the address
         self.reserved = frozenset()  # numbers that the plan moves while a step runs
-        self._moving, self._moving_bytes = frozenset(), 0  # see sent()
+        self.moving, self._moving_bytes = frozenset(), 0  # see sent()
         self.refuses = False  # a plan waits for room: storages that it does not know may leave for it
         self.short = {}  # number -> bytes that it was refused
         self.pending = 0  # bytes that the call which waits is about to return
@@ -267,7 +267,7 @@ class Demand:
 
     def step_begins(self):
         """A plan begins a step, in which it does not bring what other plans have moved away. Their transfers end."""
-        self._moving = frozenset()
+        self.moving = frozenset()
         if self.away or self._away_for is not self.reserved:
             self._away_for = self.reserved
             self.away = {address for address, loose in self._loose.items()
@@ -275,12 +275,12 @@ class Demand:
 
     def sent(self, moving, most_bytes):
         """A step of a plan has ended, which may have these (numbers) on their way to its next one: so many bytes at most."""
-        self._moving, self._moving_bytes = moving, most_bytes
+        self.moving, self._moving_bytes = moving, most_bytes
 
     def arrive(self):
         """Waits for what a plan has on its way to its next step. The script may still hold what that step takes the place
         of, as gradients: it leaves."""
-        moving, self._moving = self._moving, frozenset()
+        moving, self.moving = self.moving, frozenset()
         if moving:
             self.reserved, reserved = moving, self.reserved
             there = [storage for storage in (self.find[held]() for held in moving) if storage is not None]
@@ -311,7 +311,7 @@ class Demand:
         for loose in used:
             loose.used = self._call
             self._loose.move_to_end(loose.reference.cdata)
-        if any(loose.held in self._moving for loose in used):  # it has memory, but its value may yet come
+        if any(loose.held in self.moving for loose in used):  # it has memory, but its value may yet come
             self.arrive()
         away = {loose for loose in used if self._is_away(loose)}
         self.room(new + sum(loose.bytes for loose in away))

@@ -69,6 +69,7 @@ class Replay:
         self._held = {number: self._plan.storage_of(each.id) for number, each in managed.items()}
         self._beside = Beside(demand, managed, self._kept, self._held, self._number_of)
         self._reserved = frozenset(self._held.values())
+        self._moving = frozenset(self._held[number] for number in self._persistent)  # while the next step is not there
         # A persistent storage of an earlier plan may be another object now.
         self.displaces = False
         for number, held in self._held.items():
@@ -172,6 +173,8 @@ class Replay:
 
     def _begin(self):
         self._demand.settle()  # a collective between the steps may work on what the plan moves
+        if self._demand.moving is not self._moving:
+            self._demand.arrive()  # another plan ends, which waits for what it has on its way and gets no memory in a step
         for number, held in self._held.items():  # what a departed step had is over
             if number not in self._persistent:
                 self._demand.placed.discard(held)
@@ -434,7 +437,7 @@ class Replay:
                 self._end_op()
                 self._plan.step_end()
                 self._rest()
-                self._demand.sent(frozenset(self._held[number] for number in self._persistent), self._peak_bytes)
+                self._demand.sent(self._moving, self._peak_bytes)
                 planned = True
             else:
                 self.depart("the step ended early")
