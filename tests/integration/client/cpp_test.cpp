@@ -158,11 +158,12 @@ TEST_CASE("client: a ticket of another pool is refused, and stays") {
   hyperoffload::Pool other = connected(nodes);
   std::vector<std::byte> memory(4096);
   one.register_memory(memory.data(), memory.size());
-  other.register_memory(memory.data(), memory.size());
+  std::vector<std::byte> its_memory(memory.size());
+  other.register_memory(its_memory.data(), its_memory.size());
   const auto allocation = one.allocate(memory.size());
   const auto others = other.allocate(memory.size());
   const std::uint64_t ticket = one.get(allocation, 0, memory.data(), memory.size());
-  const std::uint64_t its = other.get(others, 0, memory.data(), memory.size());
+  const std::uint64_t its = other.get(others, 0, its_memory.data(), its_memory.size());
   int done = 0;
   CHECK(ho_wait(other.get(), ticket) == HO_INVALID_ARGUMENT);
   CHECK_THAT(ho_last_error(), Catch::Equals("the ticket is not one of this pool"));
