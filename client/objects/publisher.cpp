@@ -19,6 +19,8 @@ namespace {
 
 constexpr std::uint64_t kTileAlign = 64;
 constexpr std::uint64_t kSlotAlign = 4096;
+/// A reader finds a version and opens it with two requests.
+constexpr Duration kFoundFor = 2 * kControlTimeout;
 
 }  // namespace
 
@@ -166,44 +168,45 @@ Result<Leaver::Left> Publisher::leave_drained() {
   if (!busy) return Left::kUsed;
   drop_old();
   if (!pool_.is_drained(ring_.node)) return old_.empty() ? Left::kNothing : Left::kUsed;
+  // Memory of a move that failed is given back before the next try takes more.
+  for (const OldRing& old : old_) {
+    if (!pool_.is_drained(old.ring.node)) return Left::kUsed;
+  }
   const auto nodes = pool_.nodes_that_stay();
   if (nodes.empty()) return Error(Errc::kExhausted, "all other nodes are lost or drained");
   auto ring = take_ring(nodes);
   if (!ring) return ring.error();
   pool_.end_listening(listener_);  // from here on no other thread announces
-  const auto moved = move_to(*ring);
+  std::vector<ObjectPartId> announced;
+  const auto moved = move_to(*ring, announced);
+  old_.push_back({std::move(*ring), std::move(announced), clock_.now() + kFoundFor});
   listen();
-  if (!moved) {
-    pool_.release(std::move(ring->arena));
-    return moved.error();
+  {
+    // A daemon that was restarted meanwhile told no listener.
+    const std::lock_guard lock(mutex_);
+    announce_again();
   }
-  drop_old();
+  if (!moved) return moved.error();
   return Left::kMoved;
 }
 
-/// @param ring  is the old one afterwards, with versions of it in old_; as it was on an error.
-Result<void> Publisher::move_to(Ring& ring) {
+/// @param ring       is the old one afterwards; as it was on an error.
+/// @param announced  the versions that `ring` has for readers afterwards, or may have.
+Result<void> Publisher::move_to(Ring& ring, std::vector<ObjectPartId>& announced) {
   const NodeSession& there = pool_.nodes()[ring.node.value()];
   const auto to = there.control();
   std::vector<SegmentId> segments;
   for (const HeldSegment& held : ring.arena->segments) segments.push_back(held.segment.id);
-  std::vector<ObjectPartId> announced;
-  Result<void> ok;
   for (const Slot& slot : slots_) {
-    if (!slot.announced || !ok) continue;
+    if (!slot.announced) continue;
     ObjectPart part = slot.part;
     part.segments = segments;
-    ok = pool_.copy(ring_.arena->map, slot.offset_bytes, ring.arena->map, slot.offset_bytes,
-                    part.length_bytes);
-    if (ok)
-      ok = to->object_publish(there.session, options_.secret, part, clock_.now() + kControlTimeout);
-    if (ok) announced.push_back(part.id);
-  }
-  if (!ok) {
-    for (const ObjectPartId& id : announced) {
-      (void)to->object_drop(there.session, options_.secret, id, clock_.now() + kControlTimeout);
-    }
-    return ok;
+    auto ok = pool_.copy(ring_.arena->map, slot.offset_bytes, ring.arena->map, slot.offset_bytes,
+                         part.length_bytes);
+    if (!ok) return ok;
+    announced.push_back(part.id);
+    ok = to->object_publish(there.session, options_.secret, part, clock_.now() + kControlTimeout);
+    if (!ok) return ok;
   }
   const std::lock_guard lock(mutex_);
   for (Slot& slot : slots_) {
@@ -212,21 +215,27 @@ Result<void> Publisher::move_to(Ring& ring) {
   }
   told_ = to;
   std::swap(ring_, ring);
-  old_.push_back({std::move(ring), std::move(announced)});
   return {};
 }
 
-/// Ends what no reader has open any more.
+/// Drops old copies that no reader has open, once every reader that asks finds the others.
 void Publisher::drop_old() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (told_ == nullptr) return;  // these may be the only ones
+  }
   for (OldRing& old : old_) {
+    if (clock_.now() < old.found_until) continue;
     const NodeSession& node = pool_.nodes()[old.ring.node.value()];
-    std::erase_if(old.open, [&](const ObjectPartId& id) {
-      if (pool_.is_lost(old.ring.node)) return true;
-      const auto dropped = node.control()->object_drop(node.session, options_.secret, id,
-                                                       clock_.now() + kControlTimeout);
-      return dropped || dropped.error().code() == Errc::kNotFound;
-    });
-    if (old.open.empty()) pool_.release(std::move(old.ring.arena));
+    while (!old.versions.empty() && !pool_.is_lost(old.ring.node)) {
+      const auto dropped = node.control()->object_drop(
+          node.session, options_.secret, old.versions.back(), clock_.now() + kControlTimeout);
+      if (!dropped && dropped.error().code() != Errc::kNotFound) break;
+      old.versions.pop_back();
+    }
+    if (old.versions.empty() || pool_.is_lost(old.ring.node)) {
+      pool_.release(std::move(old.ring.arena));
+    }
   }
   std::erase_if(old_, [](const OldRing& old) { return old.ring.arena == nullptr; });
 }

@@ -92,10 +92,12 @@ class Publisher : public Leaver {
     std::unique_ptr<Arena> arena;
     NodeIndex node;
   };
-  /// What readers have open on a node that the versions have left.
+  /// Versions on a node that they have left, or did not come to as a whole: readers may have them
+  /// open, or have just found them there.
   struct OldRing {
     Ring ring;
-    std::vector<ObjectPartId> open;
+    std::vector<ObjectPartId> versions;
+    TimePoint found_until;
   };
 
   Publisher(Pool& pool, const Options& options);
@@ -103,7 +105,7 @@ class Publisher : public Leaver {
   [[nodiscard]] Result<void> allocate();
   [[nodiscard]] Result<Ring> take_ring(const std::vector<NodeIndex>& nodes);
   void listen();
-  [[nodiscard]] Result<void> move_to(Ring& ring);
+  [[nodiscard]] Result<void> move_to(Ring& ring, std::vector<ObjectPartId>& announced);
   void drop_old();
   [[nodiscard]] Result<void> try_publish(std::uint64_t version, std::uint64_t run);
   [[nodiscard]] Result<Slot*> free_slot();

@@ -14,7 +14,7 @@ namespace {
 constexpr Duration kAgainAfter = std::chrono::seconds(10);
 /// The job uses it now, or a node that was to take or to give bytes did not answer.
 constexpr Duration kSoon = std::chrono::seconds(1);
-/// Between two parts the job's transfers begin.
+/// Pause between two parts, so that the job's transfers can begin.
 constexpr Duration kBetweenParts = std::chrono::milliseconds(1);
 constexpr Duration kUntilRung{-1};
 
@@ -22,26 +22,22 @@ constexpr Duration kUntilRung{-1};
 
 void Leavers::add(Leaver& leaver) {
   const std::lock_guard guard(mutex_);
+  if (!thread_) thread_.emplace("ho-leave", options_.notices, [this] { return look(); });
   all_.push_back(&leaver);
-  if (thread_) {
-    options_.notices->ring();  // a node may have been drained between the grant and now
-  } else {
-    thread_.emplace("ho-leave", options_.notices, [this] { return look(); });
-  }
+  options_.notices->ring();  // a node may have been drained between the grant and now
 }
 
 void Leavers::remove(Leaver& leaver) {
-  {
-    const std::lock_guard guard(mutex_);
-    std::erase(all_, &leaver);
-  }
-  const std::lock_guard waits(working_);
+  std::unique_lock guard(mutex_);
+  std::erase(all_, &leaver);
+  moved_.wait(guard, [&] { return moving_ != &leaver; });
 }
 
 /// The thread's work. @return as BellThread has it.
 Duration Leavers::look() {
   const Notice notice = options_.notice();
-  if (notice.drained + notice.ending == 0) return kUntilRung;
+  // Copies that readers have open stay where they were, also once their node is in use again.
+  if (notice.drained + notice.ending == 0 && !stays_) return kUntilRung;
   bool moved = false;
   bool drained = false;
   const auto why = leave_one(moved, drained);
@@ -53,6 +49,7 @@ Duration Leavers::look() {
     log(LogLevel::kInfo, "memory that the job allocated, or published, has moved off drained nodes",
         {{"parts", std::to_string(std::exchange(parts_, 0))}});
   }
+  stays_ = drained;
   if (!drained) return kUntilRung;
   const Errc code = why ? why->code() : Errc::kOk;
   if (code == Errc::kOk || code == Errc::kUnavailable || code == Errc::kDeadline) return kSoon;
@@ -74,12 +71,17 @@ std::optional<Error> Leavers::leave_one(bool& moved, bool& drained) {
   }
   std::optional<Error> why;
   for (Leaver* const leaver : all) {
-    const std::lock_guard working(working_);
     {
       const std::lock_guard guard(mutex_);
       if (std::find(all_.begin(), all_.end(), leaver) == all_.end()) continue;  // it has ended
+      moving_ = leaver;
     }
     const auto left = leaver->leave_drained();
+    {
+      const std::lock_guard guard(mutex_);
+      moving_ = nullptr;
+    }
+    moved_.notify_all();
     if (!left && !why) why = left.error();
     drained = drained || !left || *left != Leaver::Left::kNothing;
     moved = left && *left == Leaver::Left::kMoved;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -14,7 +15,7 @@
 
 namespace ho::client {
 
-/// What a job holds of nodes and no runtime moves.
+/// Pool memory that no runtime moves.
 class Leaver {
  public:
   virtual ~Leaver() = default;
@@ -29,9 +30,9 @@ class Leaver {
   [[nodiscard]] virtual Result<Left> leave_drained() = 0;
 };
 
-/// Lets a pool's leavers leave drained nodes, one part after another, on a thread of its own.
+/// Moves a pool's leavers off drained nodes, one part after another, on a thread of its own.
 ///
-/// Threads: any. A leaver is removed before it ends.
+/// Threads: any. Remove a leaver before it is destroyed.
 class Leavers {
  public:
   struct Options {
@@ -44,7 +45,7 @@ class Leavers {
   Leavers& operator=(const Leavers&) = delete;
 
   void add(Leaver& leaver);
-  /// Waits for a part of it that moves.
+  /// Waits for a part of this one that moves.
   void remove(Leaver& leaver);
 
  private:
@@ -54,7 +55,9 @@ class Leavers {
   const Options options_;
   std::mutex mutex_;  ///< any thread adds and removes, rarely
   std::vector<Leaver*> all_;
-  std::mutex working_;                ///< held while a part moves
+  Leaver* moving_ = nullptr;  ///< a part of it moves
+  std::condition_variable moved_;
+  bool stays_ = false;                ///< something was there at the last look; the thread's own
   std::uint64_t parts_ = 0;           ///< moved since the last line about it; the thread's own
   std::uint64_t told_ = 0;            ///< Notice::changes when a line said that some stays
   std::optional<BellThread> thread_;  ///< from the first leaver on; ends first
