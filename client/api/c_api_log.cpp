@@ -43,6 +43,7 @@ ho_status ho_set_log(ho_log_level least,
     if (number < HO_LOG_DEBUG || number > HO_LOG_ERROR) {
       return Error(Errc::kInvalidArgument, "not a ho_log_level");
     }
+    if (line == nullptr) set_log_sink({});  // whatever the variable says
     const auto wanted = client::c_api::log_level_of_environment();
     if (!wanted) return wanted.error();
     LogSink sink;

@@ -18,6 +18,8 @@ namespace {
 constexpr Duration kSliceMin = std::chrono::milliseconds(20);
 /// A drained node's memory may find room later: other jobs end, and nodes come.
 constexpr Duration kAgainAfter = std::chrono::seconds(10);
+/// After a try that failed the job has this many times as long for its steps.
+constexpr int kPausesPerTry = 3;
 
 }  // namespace
 
@@ -139,7 +141,8 @@ Result<bool> Runtime::leave_flash(const std::function<void()>& moved) {
     if (!nodes) left = nodes.error();
     for (std::size_t i = 0; nodes && i < nodes->size(); ++i) {
       left = leave_flash(from, (*nodes)[i], moved);
-      if (left || left.error().code() != Errc::kExhausted) return left;
+      if (left) return left;
+      if (left.error().code() != Errc::kExhausted) break;  // another node's flash may leave
     }
   }
   return left;
@@ -218,6 +221,7 @@ Result<void> Runtime::repair(Border border, Duration slice) {
   const Notice notice = pool_.notice();
   const bool drained = notice.drained > 0 || notice.ending > 0;
   const bool leaves = drained && on_drained();
+  // Bytes that leave may have been on their way to the node that is lost: they do not wait.
   if (losses != noticed_.losses && clock_.now() >= repair_at_ && !leaves) {
     look_at_ = repair_at_ = clock_.now() + pool_.repair_after();
   }
@@ -230,7 +234,8 @@ Result<void> Runtime::repair(Border border, Duration slice) {
   if (now == repaired_) return {};
   noticed_ = now;
   if (clock_.now() < repair_at_) return {};
-  const TimePoint end = clock_.now() + std::max(slice, kSliceMin);
+  const TimePoint began = clock_.now();
+  const TimePoint end = began + std::max(slice, kSliceMin);
   const auto replaced = replace_homes(border, end);
   // Where there is no room for the one kind, the other may find some.
   const bool time_is_over = replaced && !*replaced;
@@ -244,10 +249,15 @@ Result<void> Runtime::repair(Border border, Duration slice) {
   const bool soon =
       done ? !*done
            : done.error().code() == Errc::kUnavailable || done.error().code() == Errc::kDeadline;
-  if (soon) return {};
+  // A copy that fails late must not keep the job from its steps.
+  const Duration pause = done ? Duration{0} : kPausesPerTry * (clock_.now() - began);
+  if (soon) {
+    repair_at_ = clock_.now() + pause;
+    return {};
+  }
   const bool stays = on_drained();
   if (stays) {
-    repair_at_ = clock_.now() + kAgainAfter;
+    repair_at_ = clock_.now() + std::max(pause, Duration(kAgainAfter));
   } else {
     repaired_ = now;
   }

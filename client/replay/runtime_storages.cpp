@@ -69,8 +69,9 @@ Result<void> Runtime::settle(StorageNumber number, HeldStorage& storage) {
 
 /// `storage` is settled; its home has the latest value afterwards.
 Result<void> Runtime::bring_home(StorageNumber number, HeldStorage& storage) {
-  if (!storage.place.at_home) {
-    if (!storage.place.on_device) return no_value(storage);
+  if (!storage.place.on_device) {
+    if (!storage.place.at_home) return no_value(storage);
+  } else if (storages_->lacks_home(storage)) {  // also where the only home that has it is lost
     if (auto stored = store(storage); !stored) return stored;
   }
   const auto index = running_ != nullptr ? running_->index_of(number) : std::nullopt;

@@ -45,7 +45,8 @@ std::mutex& sink_mutex() {
 
 /// Empty: lines go to stderr.
 LogSink& sink() {
-  static LogSink instance;
+  // Never destroyed: threads may log while the process ends.
+  static LogSink& instance = *new LogSink;
   return instance;
 }
 

@@ -171,9 +171,9 @@ typedef struct ho_connect_options {
                           and ho_publisher_open wait for memory or flash that others hold, before
                           they end with HO_EXHAUSTED. The job keeps what it has meanwhile. Two
                           jobs that wait for each other both wait in vain. A call fails at once
-                          where all nodes have too little memory or flash for it, free or not, or
-                          each one node for what has to lie on one, unless a node is out of reach.
-                          0: they do not wait */
+                          if it needs more than all nodes have together, or if a part that must
+                          lie on one node is larger than any node, but not while a node is out of
+                          reach. 0: they do not wait */
 } ho_connect_options;
 
 /* The header's version, and the library's. */
@@ -200,7 +200,8 @@ typedef enum ho_log_level {
  * line: takes each line, without time and level, in place of stderr; NULL: stderr. The text is
  * valid until `line` returns. Any thread calls it, the library's own ones too, for one line at a
  * time; transfers may wait for it. It must not call the library, and not throw. Once ho_set_log
- * returns, the function before is not called any more. Any thread, also before ho_connect.
+ * returns, the function before is not called any more; `context` must live until then, or until the
+ * last pool has ended. A forked child must not call it. Any thread, also before ho_connect.
  *
  * HO_INVALID_ARGUMENT  not a level, also in the variable. */
 HO_API ho_status ho_set_log(ho_log_level least,
@@ -209,7 +210,6 @@ HO_API ho_status ho_set_log(ho_log_level least,
 
 /* Opens a session on every node of a pool, and starts the library's threads. These threads, and the
  * copies that "local" makes, have the calling thread's processor affinity: pin it before this call.
- *
  * If a node's best driver does not reach it, the next one is tried. A node that no allowed driver
  * reaches, or that does not answer within 2 s, is left out. Both log a warning with the reason.
  * Nodes that do not answer are waited for together, up to 64 at a time.
@@ -219,8 +219,8 @@ HO_API ho_status ho_set_log(ho_log_level least,
  * vain rests for up to 5 min.
  *
  * HO_OK                *out is the caller's until ho_disconnect.
- * HO_INVALID_ARGUMENT  an option that cannot be read or is out of its range; an interface that is
- *                      not there.
+ * HO_INVALID_ARGUMENT  an option, or HYPEROFFLOAD_LOG, that cannot be read or is out of its range;
+ *                      an interface that is not there.
  * HO_UNAVAILABLE, HO_DEADLINE   no node is left.
  * HO_UNSUPPORTED       no node can be reached by the drivers allowed, with the reason.
  * HO_PERMISSION_DENIED the daemon does not admit this user, or one end refuses the other's
@@ -293,9 +293,8 @@ HO_API ho_status ho_allocate_among(ho_pool* pool, ho_nearness which, uint64_t by
 /* Waits for transfers that use the allocation, then gives it back. NULL is allowed. Nothing happens
  * if it is another pool's. */
 HO_API void ho_free(ho_pool* pool, ho_allocation* allocation);
-/* Registers host memory for ho_get and ho_put. The memory must exist until ho_unregister. May take
- * time if a device pins it.
- *
+/* Registers host memory for ho_get and ho_put, to exist until ho_unregister. May take time if a
+ * device pins it.
  * HO_INVALID_ARGUMENT   0 bytes, or more than 2^50 or than the address space has.
  * HO_ALREADY_EXISTS     the memory overlaps registered memory.
  * HO_EXHAUSTED, HO_IO   a driver cannot register it. */
@@ -304,11 +303,11 @@ HO_API ho_status ho_register(ho_pool* pool, void* base, size_t bytes);
  * memory; their tickets stay valid.
  *
  * HO_NOT_FOUND  no memory is registered at this address.
- * HO_CONFLICT   blocks that are not drained, or publishers or subscribers that are open, use it. */
+ * HO_CONFLICT   blocks that are not drained, open publishers or subscribers use it. */
 HO_API ho_status ho_unregister(ho_pool* pool, void* base);
 /* Start a transfer of at least one byte between registered memory and an allocation. Do not wait,
- * but for a segment of it that leaves a drained node just then.
- * Transfers have no order among each other.
+ * except while a segment of it leaves a drained node: for its copy, and some seconds where nodes do
+ * not answer. Transfers have no order among each other.
  *
  * HO_OK    *ticket is for ho_wait, which must be called once. Until ho_wait, or a ho_test that
  *          reports done, the memory belongs to the library: a get may have written any part of it,
@@ -396,7 +395,8 @@ HO_API ho_status ho_allocate_beside(ho_pool* pool, const ho_flash* flash, uint64
                                     ho_allocation** out);
 /* Start a move between flash and pool memory; the ticket is for ho_wait and ho_test. The range of
  * pool memory belongs to the library until the move is done. Divide a long move into parts: each
- * part can be used when it is done.
+ * part can be used when it is done. Take memory by ho_allocate_beside: other memory may leave the
+ * node when that is drained.
  *
  * HO_OUT_OF_RANGE      either range leaves its allocation.
  * HO_INVALID_ARGUMENT  no bytes, or the memory lies on another node than the flash.
@@ -605,8 +605,8 @@ HO_API ho_status ho_write(ho_plan* plan, uint32_t storage_id, const void* data, 
  *              have overwritten it, or the job freed its last copy. */
 HO_API ho_status ho_read(ho_plan* plan, uint32_t storage_id, void* into, size_t bytes);
 /* The same for at least one byte of a persistent storage, from `offset` on, as a part of a
- * checkpoint. Any alignment. A write keeps the other bytes of the value, wherever it is; one that
- * is only on the device is stored first, as a whole.
+ * checkpoint. Any alignment. A write keeps the value's other bytes. A value that is only on the
+ * device is stored first, as a whole, also by a read.
  *
  * HO_OUT_OF_RANGE      the range leaves the storage.
  * HO_INVALID_ARGUMENT  also 0 bytes, or a part of an INPUT.
@@ -694,8 +694,8 @@ HO_API ho_status ho_undeclare(ho_runtime* runtime, ho_storage storage);
  * writes and that is not on the device. It replaces an earlier address, which the job frees itself.
  * HO_CONFLICT: a step runs whose plan has the storage, and the op that runs does not write it. */
 HO_API ho_status ho_adopt(ho_runtime* runtime, ho_storage storage, void* memory);
-/* Reports that the job frees the storage's device memory. If the home was up to date, it has the
- * latest value; otherwise the storage has none until ho_write or ho_adopt. */
+/* Reports that the job has freed, or frees, the storage's device memory. If the home was up to
+ * date, it has the latest value; otherwise the storage has none until ho_write or ho_adopt. */
 HO_API ho_status ho_forget(ho_runtime* runtime, ho_storage storage);
 /* Brings the storage to the device: takes memory if it has none there, and waits for the transfer.
  * *memory: its address; `memory` may be NULL. HO_EXHAUSTED: take() gave no memory. HO_CONFLICT: see

@@ -120,7 +120,9 @@ TEST_CASE("flash free: to a session that has ended flash is unavailable, which i
   const auto sessions = administrator->sessions(test::soon());
   REQUIRE(sessions.ok());
   REQUIRE(sessions->size() == 1);
-  REQUIRE(administrator->evict(sessions->front().id, test::soon()).ok());
+  const auto evicted = administrator->evict(sessions->front().id, test::soon());
+  INFO((evicted ? "" : evicted.error().message()));
+  REQUIRE(evicted.ok());
   SECTION("opened") {
     ho_flash* again = nullptr;
     CHECK(ho_flash_open(pool.get(), name.data(), &again) == HO_UNAVAILABLE);
