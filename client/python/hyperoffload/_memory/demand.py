@@ -284,8 +284,10 @@ class Demand:
         if moving:
             self.reserved, reserved = moving, self.reserved
             there = [storage for storage in (self.find[held]() for held in moving) if storage is not None]
-            self.room(self._moving_bytes - sum(storage.nbytes() for storage in there))
-            self.reserved = reserved
+            try:
+                self.room(self._moving_bytes - sum(storage.nbytes() for storage in there))
+            finally:
+                self.reserved = reserved
         for held in moving:
             self.runtime.state(held)
 
@@ -404,7 +406,8 @@ class Demand:
                 or not self._foreign.may_leave(storage, tensor, function, args, kwargs, result, self.adopts_read)):
             return False
         self.add(storage).used = self._call
-        self.fixed.forget(storage)
+        if self.adopts_read:  # in a recorded step it may be a batch, which the plan does not move
+            self.fixed.forget(storage)
         return True
 
     def wrote(self, function, args, kwargs):

@@ -64,7 +64,7 @@ class Readers:
             if replay is None or not replay.fill(tensors, None if name == "numpy" else after, makes):
                 self._leave_step(f"{name}() of a tensor that is away")
                 self._demand.bring(tensors)
-            self._demand.room(makes)
+                self._demand.room(makes)
             return original(tensor, *args, **kwargs)
 
     def _naming(self, original, tensor, *args, **kwargs):

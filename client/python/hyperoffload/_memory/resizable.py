@@ -69,7 +69,8 @@ def watch_loads(stack, demand, guard):
             if kwargs.get("overall_storage") is None and demand.is_ours(()):
                 storages = storages_in(result)
                 if sum(storage.nbytes() for storage in storages) >= _CHECKPOINT * demand.limit():
-                    make_resizable(storages, demand.device)
+                    # Given away one by one, so that none is there twice for long.
+                    make_resizable((storages.pop() for _ in range(len(storages))), demand.device)
         return result
 
     # torch.load() looks these up when it is called: also one that was imported by name before.

@@ -190,8 +190,8 @@ def use_logging() -> None:
     """Sends the library's log lines to the logger "hyperoffload" of `logging`, in place of stderr. Handlers run on any
     thread, and must not call this package."""
     _check(library().ho_set_log(0, _to_logging, None))
-    # Threads of the library that log later would find no interpreter.
-    atexit.register(_library.ho_set_log, 3, _LINE(), None)
+    # Threads of the library that log later would find no interpreter. A forked child has none of them.
+    atexit.register(lambda owner: os.getpid() == owner and _library.ho_set_log(3, _LINE(), None), os.getpid())
 
 
 use_logging.__module__ = "hyperoffload"

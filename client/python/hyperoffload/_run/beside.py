@@ -95,6 +95,8 @@ class Beside:
         stack and a value is away."""
         numbers = [n for n in dict.fromkeys(map(self._number_of, tensors)) if n is not None]
         away = sum(self._managed[number].bytes for number in numbers if self._kept[number].nbytes() == 0)
+        if makes_bytes is not None:  # what is about to be read does not leave for it
+            self._demand.claim([tensor for tensor in tensors if self._number_of(tensor) is None])
         if (after is None and away > 0) or not (makes_bytes is None or self._has_room(away + makes_bytes)):
             return False
         for number in numbers:
