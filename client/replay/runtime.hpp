@@ -153,8 +153,8 @@ class Runtime {
   [[nodiscard]] Result<bool> leave_drained(TimePoint end);
   [[nodiscard]] Result<bool> leave_one(const std::function<void()>& moved);
   [[nodiscard]] Result<bool> leave_flash(const std::function<void()>& moved);
-  [[nodiscard]] Result<bool> leave_flash(NodeIndex from, NodeIndex to,
-                                         const std::function<void()>& moved);
+  [[nodiscard]] Result<bool> move_flash(NodeIndex from, NodeIndex to,
+                                        const std::function<void()>& moved);
   [[nodiscard]] Result<void> wait_at_rest();
   void report_copies();
   void replace_both_homes(HeldStorage& storage);

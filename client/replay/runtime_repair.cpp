@@ -140,7 +140,7 @@ Result<bool> Runtime::leave_flash(const std::function<void()>& moved) {
     const auto nodes = storages_->nodes_for_flash(from);
     if (!nodes) left = nodes.error();
     for (std::size_t i = 0; nodes && i < nodes->size(); ++i) {
-      left = leave_flash(from, (*nodes)[i], moved);
+      left = move_flash(from, (*nodes)[i], moved);
       if (left) return left;
       if (left.error().code() != Errc::kExhausted) break;  // another node's flash may leave
     }
@@ -150,8 +150,7 @@ Result<bool> Runtime::leave_flash(const std::function<void()>& moved) {
 
 /// A node moves bytes between its own flash and its own memory only. So the flash of all plans goes
 /// to one node, at one border, and their staging slots with it.
-Result<bool> Runtime::leave_flash(NodeIndex from, NodeIndex to,
-                                  const std::function<void()>& moved) {
+Result<bool> Runtime::move_flash(NodeIndex from, NodeIndex to, const std::function<void()>& moved) {
   std::vector<Pool::SegmentCopy> slots;
   Result<void> ok;
   for (const auto& plan : plans_) {
