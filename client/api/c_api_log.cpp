@@ -46,14 +46,12 @@ ho_status ho_set_log(ho_log_level least,
     if (line == nullptr) set_log_sink({});  // whatever the variable says
     const auto wanted = client::c_api::log_level_of_environment();
     if (!wanted) return wanted.error();
-    LogSink sink;
     if (line != nullptr) {
-      sink = [line, context](const LogLine& one) {
+      set_log_sink([line, context](const LogLine& one) {
         line(context, static_cast<ho_log_level>(one.level), one.text.c_str());
         return true;
-      };
+      });
     }
-    set_log_sink(std::move(sink));
     set_log_level(wanted->value_or(static_cast<LogLevel>(least)));
     return {};
   });

@@ -30,7 +30,7 @@ void Leavers::add(Leaver& leaver) {
 void Leavers::remove(Leaver& leaver) {
   std::unique_lock guard(mutex_);
   std::erase(all_, &leaver);
-  moved_.wait(guard, [&] { return moving_ != &leaver; });
+  part_ended_.wait(guard, [&] { return moving_ != &leaver; });
 }
 
 /// The thread's work. @return as BellThread has it.
@@ -38,10 +38,8 @@ Duration Leavers::look() {
   const Notice notice = options_.notice();
   // Copies that readers have open stay where they were, also once their node is in use again.
   if (notice.drained + notice.ending == 0 && !stays_) return kUntilRung;
-  bool moved = false;
-  bool drained = false;
-  const auto why = leave_one(moved, drained);
-  if (moved) {
+  const Look found = leave_one();
+  if (found.moved) {
     parts_ += 1;
     return kBetweenParts;
   }
@@ -49,27 +47,27 @@ Duration Leavers::look() {
     log(LogLevel::kInfo, "memory that the job allocated, or published, has moved off drained nodes",
         {{"parts", std::to_string(std::exchange(parts_, 0))}});
   }
-  stays_ = drained;
-  if (!drained) return kUntilRung;
-  const Errc code = why ? why->code() : Errc::kOk;
+  stays_ = found.stays;
+  if (!stays_) return kUntilRung;
+  const Errc code = found.why ? found.why->code() : Errc::kOk;
   if (code == Errc::kOk || code == Errc::kUnavailable || code == Errc::kDeadline) return kSoon;
   if (std::exchange(told_, notice.changes) != notice.changes) {
     log(LogLevel::kWarning,
         "memory that the job allocated, or published, stays on drained nodes for now",
-        {{"why", why->message()}});
+        {{"why", found.why->message()}});
   }
   options_.use_new_nodes();
   return kAgainAfter;
 }
 
-/// Moves a part of one. @return why none has moved.
-std::optional<Error> Leavers::leave_one(bool& moved, bool& drained) {
+/// Moves a part of one.
+Leavers::Look Leavers::leave_one() {
   std::vector<Leaver*> all;
   {
     const std::lock_guard guard(mutex_);
     all = all_;
   }
-  std::optional<Error> why;
+  Look found;
   for (Leaver* const leaver : all) {
     {
       const std::lock_guard guard(mutex_);
@@ -81,13 +79,13 @@ std::optional<Error> Leavers::leave_one(bool& moved, bool& drained) {
       const std::lock_guard guard(mutex_);
       moving_ = nullptr;
     }
-    moved_.notify_all();
-    if (!left && !why) why = left.error();
-    drained = drained || !left || *left != Leaver::Left::kNothing;
-    moved = left && *left == Leaver::Left::kMoved;
-    if (moved) return std::nullopt;
+    part_ended_.notify_all();
+    if (!left && !found.why) found.why = left.error();
+    found.stays = found.stays || !left || *left != Leaver::Left::kNothing;
+    found.moved = left && *left == Leaver::Left::kMoved;
+    if (found.moved) break;
   }
-  return why;
+  return found;
 }
 
 }  // namespace ho::client

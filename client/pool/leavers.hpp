@@ -25,7 +25,8 @@ class Leaver {
     kMoved,    ///< a part has moved; more may follow
     kUsed,     ///< the job, or a reader, uses what lies there
   };
-  /// Moves a part of it off a drained node: a segment, or a few. The thread of Leavers.
+  /// Moves a part of it off a drained node: a segment, or all versions of a publisher. The thread
+  /// of Leavers.
   /// @return kExhausted: the other nodes have no room; the pool's failure. Then it is as it was.
   [[nodiscard]] virtual Result<Left> leave_drained() = 0;
 };
@@ -50,13 +51,19 @@ class Leavers {
 
  private:
   [[nodiscard]] Duration look();
-  [[nodiscard]] std::optional<Error> leave_one(bool& moved, bool& drained);
+  /// What a look has found.
+  struct Look {
+    bool moved = false;        ///< a part
+    bool stays = false;        ///< something is there
+    std::optional<Error> why;  ///< none has moved
+  };
+  [[nodiscard]] Look leave_one();
 
   const Options options_;
-  std::mutex mutex_;  ///< any thread adds and removes, rarely
+  std::mutex mutex_;  ///< any thread adds and removes, rarely; for the next two
   std::vector<Leaver*> all_;
   Leaver* moving_ = nullptr;  ///< a part of it moves
-  std::condition_variable moved_;
+  std::condition_variable part_ended_;
   bool stays_ = false;                ///< something was there at the last look; the thread's own
   std::uint64_t parts_ = 0;           ///< moved since the last line about it; the thread's own
   std::uint64_t told_ = 0;            ///< Notice::changes when a line said that some stays

@@ -12,7 +12,7 @@ namespace ho::client {
 /// Pool memory that the job itself reads and writes. Its segments leave drained nodes, one after
 /// another, between transfers.
 ///
-/// Threads: any. It ends before its pool, once the transfers that use it have ended.
+/// Threads: any. Destroy it before its pool, once the transfers that use it have ended.
 class PlainMemory : public Leaver {
  public:
   /// kStays: the memory lies beside flash, which does not move.
@@ -29,7 +29,7 @@ class PlainMemory : public Leaver {
   PlainMemory& operator=(const PlainMemory&) = delete;
 
   /// To be held while a transfer begins: no segment moves then. A caller waits at most for the copy
-  /// of one. A mutex: any thread begins transfers.
+  /// of one, and for nodes that are asked for room. A mutex: any thread begins transfers.
   [[nodiscard]] std::mutex& mutex() { return mutex_; }
   [[nodiscard]] const ArenaMap& map() const { return arena_->map; }
 

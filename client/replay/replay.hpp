@@ -207,10 +207,11 @@ class Replay {
   /// is on the device.
   [[nodiscard]] ValuePlace place(StorageIndex storage) const;
   /// The job, or another transfer, brought the latest value of a storage at rest home.
-  void set_at_home(StorageIndex storage) {
+  /// @param stale_homes  those that it did not come to
+  void set_at_home(StorageIndex storage, std::uint8_t stale_homes) {
     ValuePlace& place = places_[storage.value()];
-    if (!place.at_home) place.stale_homes = 0;
     place.at_home = true;
+    place.stale_homes = stale_homes;
   }
 
   /// What becomes of a persistent value on the device when a run of this plan begins.

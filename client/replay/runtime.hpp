@@ -175,6 +175,7 @@ class Runtime {
   [[nodiscard]] static Error no_value(const HeldStorage& storage);
   [[nodiscard]] Result<void> settle(StorageNumber number, HeldStorage& storage);
   [[nodiscard]] Result<void> bring_home(StorageNumber number, HeldStorage& storage);
+  void tell_home(StorageNumber number, const HeldStorage& storage);
   void take_off(StorageNumber number, HeldStorage& storage);
   [[nodiscard]] Result<void> store(HeldStorage& storage);
   [[nodiscard]] Result<void> fetch_to_device(HeldStorage& storage, ValueRange range);

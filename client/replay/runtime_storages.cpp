@@ -74,9 +74,15 @@ Result<void> Runtime::bring_home(StorageNumber number, HeldStorage& storage) {
   } else if (storages_->lacks_home(storage)) {  // also where the only home that has it is lost
     if (auto stored = store(storage); !stored) return stored;
   }
-  const auto index = running_ != nullptr ? running_->index_of(number) : std::nullopt;
-  if (index) engine_.call([&] { active_.replay()->set_at_home(*index); });
+  tell_home(number, storage);
   return {};
+}
+
+/// The plan that runs, if it knows the storage, learns which of its homes have the value.
+void Runtime::tell_home(StorageNumber number, const HeldStorage& storage) {
+  const auto index = running_ != nullptr ? running_->index_of(number) : std::nullopt;
+  if (!index) return;
+  engine_.call([&] { active_.replay()->set_at_home(*index, storage.place.stale_homes); });
 }
 
 Result<void> Runtime::read(StorageNumber number, std::uint64_t offset_bytes,
@@ -107,7 +113,8 @@ Result<void> Runtime::write(StorageNumber number, std::uint64_t offset_bytes,
   if (on_device) {
     if (auto ok = fetch_to_device(held, {offset_bytes, data.size()}); !ok) return ok;
   }
-  return bring_home(number, held);
+  tell_home(number, held);
+  return {};
 }
 
 std::byte* Runtime::take(StorageNumber number, std::uint64_t bytes) {

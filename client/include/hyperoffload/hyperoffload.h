@@ -203,7 +203,7 @@ typedef enum ho_log_level {
  * returns, the function before is not called any more; `context` must live until then, or until the
  * last pool has ended. A forked child must not call it. Any thread, also before ho_connect.
  *
- * HO_INVALID_ARGUMENT  not a level, also in the variable. */
+ * HO_INVALID_ARGUMENT  not a level, also in the variable; `line` NULL counts all the same. */
 HO_API ho_status ho_set_log(ho_log_level least,
                             void (*line)(void* context, ho_log_level level, const char* text),
                             void* context);

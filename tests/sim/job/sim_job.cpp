@@ -249,7 +249,7 @@ void SimJob::look_at_any() {
     }
     if (place.at_home || plan.homes[s].flash || !place.on_device) continue;
     write_home(plan.homes[s], 0, model(plan, s));  // as a read does
-    plan.replay->set_at_home(StorageIndex(s));
+    plan.replay->set_at_home(StorageIndex(s), 0);
   }
 }
 
@@ -269,7 +269,7 @@ void SimJob::write_any() {
       if (over()) return;
       const ValuePlace place = running_->replay->place(StorageIndex(*index));
       if (place.on_device) device = device_bytes(*running_, *index, place.device_offset_bytes);
-      running_->replay->set_at_home(StorageIndex(*index));
+      running_->replay->set_at_home(StorageIndex(*index), 0);
     } else if (held.place.on_device) {
       device =
           held.address != nullptr ? held.address : arena_.data() + held.place.device_offset_bytes;
