@@ -114,6 +114,31 @@ TEST_CASE("objects: a version that a reader has open leaves a drained node when 
   CHECK(too.holds(0, 1));
 }
 
+TEST_CASE("objects: the old copy that a reader had open is dropped after undrain, too") {
+  TwoNodes nodes(kThree);
+  const PoolHandle trainer = connect_pool(nodes.address(0), "auto");
+  const PoolHandle sampler = connect_pool(nodes.address(0), "auto");
+  Ranks from("1:all", "-;-", {64, 64});
+  Ranks to("1:all", "-;-", {64, 64});
+  Publisher publisher(trainer.get(), from.options(0, 7), {from.tensor(0)});
+  Subscriber subscriber(sampler.get(), to.options(0), {to.tensor(0)});
+  from.fill(1);
+  publisher.publish(1);
+  REQUIRE(subscriber.acquire() == 1);
+  drain(nodes, 0);
+  REQUIRE(test::eventually(60s, [&] { return has_versions(nodes, 1) || has_versions(nodes, 2); }));
+  REQUIRE(test::connect(nodes.address(0))->undrain(test::soon()).ok());
+  REQUIRE(test::eventually(60s, [&] {
+    ho_pool_notice notice{};
+    notice.struct_bytes = sizeof(notice);
+    REQUIRE(ho_pool_get_notice(trainer.get(), &notice) == HO_OK);
+    return notice.drained_nodes == 0;
+  }));
+  CHECK(has_memory(nodes, 0));
+  subscriber.release();
+  CHECK(is_left(nodes, 0));
+}
+
 TEST_CASE("objects: a version that is published while others leave a drained node is whole") {
   TwoNodes nodes(kThree);
   const PoolHandle trainer = connect_pool(nodes.address(0), "tcp", "slow", 4U << 20U, 60'000);
