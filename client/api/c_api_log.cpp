@@ -1,5 +1,6 @@
 // The C ABI of the library's log. No exception leaves it.
 #include <cstdlib>
+#include <cstring>
 #include <optional>
 #include <string>
 #include <utility>
@@ -39,8 +40,12 @@ ho_status ho_set_log(ho_log_level least,
                      void* context) {
   using namespace ho;
   return client::c_api::guarded([&]() -> Result<void> {
-    const int number = static_cast<int>(least);
-    if (number < HO_LOG_DEBUG || number > HO_LOG_ERROR) {
+    // A C caller may pass any number; to load one as the enum that is none of its values is
+    // undefined.
+    unsigned number = 0;
+    static_assert(sizeof(number) == sizeof(least));
+    std::memcpy(&number, &least, sizeof(number));
+    if (number > HO_LOG_ERROR) {
       return Error(Errc::kInvalidArgument, "not a ho_log_level");
     }
     if (line == nullptr) set_log_sink({});  // whatever the variable says
