@@ -21,7 +21,7 @@
 #include "client/include/hyperoffload/hyperoffload.h"
 #include "client/pool/plain_memory.hpp"
 #include "client/pool/pool.hpp"
-#include "client/replay/runtime.hpp"
+#include "client/runtime/runtime.hpp"
 #include "common/base/clock.hpp"
 #include "common/base/log.hpp"
 #include "common/model/check_graph.hpp"

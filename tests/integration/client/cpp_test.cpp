@@ -131,7 +131,7 @@ TEST_CASE("client: HYPEROFFLOAD_LOG has precedence over the job's log level") {
   }
   hyperoffload::Pool::Options options;
   options.pool = nodes.address(0);
-  options.wait_ms = 1500;  // more than a call takes: the line tells of a wait that begins
+  options.wait_ms = 1500;  // more than a call takes, so that a wait begins
   hyperoffload::Pool pool(options);
   const auto wait = [&] { CHECK_THROWS_AS(pool.allocate(1ULL << 40U), hyperoffload::Error); };
   {

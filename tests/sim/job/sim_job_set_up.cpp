@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "client/replay/home_layout.hpp"
+#include "client/runtime/homes/home_layout.hpp"
 #include "common/base/check.hpp"
 #include "common/base/units.hpp"
 

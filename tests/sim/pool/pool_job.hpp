@@ -13,8 +13,8 @@
 
 #include "client/pool/placement/failure_domains.hpp"
 #include "client/pool/placement/spread.hpp"
-#include "client/replay/home_choice.hpp"
 #include "client/replay/replay.hpp"
+#include "client/runtime/homes/home_choice.hpp"
 #include "client/transfer/mover.hpp"
 #include "client/transfer/node_fault.hpp"
 #include "common/schedule/schedule.hpp"
@@ -49,7 +49,8 @@ struct SharedRead {
 /// A job: the real mover, replay and executor, and the real rules for homes, spreads, failure
 /// domains, leases and restarts. Around them, what production does with threads and sockets is
 /// modelled: client/pool/{sessions,pool_resume,pool_new_nodes,renewer},
-/// client/transfer/engine and client/replay/{runtime,storages,home_heap}. Its threads are fibers.
+/// client/transfer/engine and client/runtime/{runtime,homes/storages,homes/home_heap}. Its threads
+/// are fibers.
 class PoolJob {
  public:
   PoolJob(SimWorld& world, std::uint32_t number);

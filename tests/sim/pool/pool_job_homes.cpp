@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "client/pool/placement/spread.hpp"
-#include "client/replay/home_layout.hpp"
+#include "client/runtime/homes/home_layout.hpp"
 #include "common/base/check.hpp"
 #include "tests/sim/pool/pool_job.hpp"
 

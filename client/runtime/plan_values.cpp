@@ -6,8 +6,8 @@
 #include <span>
 #include <string>
 
-#include "client/replay/plan.hpp"
-#include "client/replay/runtime.hpp"
+#include "client/runtime/plan.hpp"
+#include "client/runtime/runtime.hpp"
 
 namespace ho::client {
 

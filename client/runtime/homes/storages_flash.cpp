@@ -3,7 +3,7 @@
 #include <string>
 #include <utility>
 
-#include "client/replay/storages.hpp"
+#include "client/runtime/homes/storages.hpp"
 #include "common/base/check.hpp"
 #include "common/base/log.hpp"
 #include "common/base/units.hpp"

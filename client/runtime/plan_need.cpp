@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "client/replay/home_layout.hpp"
-#include "client/replay/plan.hpp"
+#include "client/runtime/homes/home_layout.hpp"
+#include "client/runtime/plan.hpp"
 #include "common/base/units.hpp"
 #include "proto/files/convert.hpp"
 

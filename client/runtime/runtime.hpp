@@ -13,8 +13,8 @@
 #include "client/include/hyperoffload/hyperoffload.h"
 #include "client/pool/pool.hpp"
 #include "client/replay/active_replay.hpp"
-#include "client/replay/plan.hpp"
-#include "client/replay/storages.hpp"
+#include "client/runtime/homes/storages.hpp"
+#include "client/runtime/plan.hpp"
 #include "common/base/result.hpp"
 
 namespace ho::client {

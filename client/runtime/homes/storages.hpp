@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "client/pool/pool.hpp"
-#include "client/replay/home_choice.hpp"
-#include "client/replay/home_heap.hpp"
 #include "client/replay/replay.hpp"
+#include "client/runtime/homes/home_choice.hpp"
+#include "client/runtime/homes/home_heap.hpp"
 #include "common/base/result.hpp"
 
 namespace ho::client {

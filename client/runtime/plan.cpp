@@ -1,10 +1,10 @@
-#include "client/replay/plan.hpp"
+#include "client/runtime/plan.hpp"
 
 #include <algorithm>
 #include <string>
 #include <utility>
 
-#include "client/replay/runtime.hpp"
+#include "client/runtime/runtime.hpp"
 #include "common/base/check.hpp"
 
 namespace ho::client {

@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "client/replay/runtime.hpp"
+#include "client/runtime/runtime.hpp"
 #include "common/base/check.hpp"
 #include "common/model/check_graph.hpp"
 

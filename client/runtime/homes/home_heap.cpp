@@ -1,4 +1,4 @@
-#include "client/replay/home_heap.hpp"
+#include "client/runtime/homes/home_heap.hpp"
 
 #include <algorithm>
 #include <iterator>

@@ -13,7 +13,7 @@
 #include "client/include/hyperoffload/hyperoffload.h"
 #include "client/replay/active_replay.hpp"
 #include "client/replay/replay.hpp"
-#include "client/replay/storages.hpp"
+#include "client/runtime/homes/storages.hpp"
 #include "common/base/result.hpp"
 #include "common/schedule/schedule.hpp"
 

@@ -1,4 +1,4 @@
-#include "client/replay/storages.hpp"
+#include "client/runtime/homes/storages.hpp"
 
 #include <algorithm>
 #include <utility>

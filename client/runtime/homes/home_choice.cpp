@@ -1,4 +1,4 @@
-#include "client/replay/home_choice.hpp"
+#include "client/runtime/homes/home_choice.hpp"
 
 #include <algorithm>
 #include <string>

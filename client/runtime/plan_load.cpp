@@ -5,9 +5,9 @@
 #include <string>
 
 #include "client/pool/placement/flash_homes.hpp"
-#include "client/replay/home_layout.hpp"
-#include "client/replay/plan.hpp"
-#include "client/replay/runtime.hpp"
+#include "client/runtime/homes/home_layout.hpp"
+#include "client/runtime/plan.hpp"
+#include "client/runtime/runtime.hpp"
 #include "common/base/check.hpp"
 #include "common/base/units.hpp"
 #include "common/schedule/validate.hpp"

@@ -1,4 +1,4 @@
-#include "client/replay/home_layout.hpp"
+#include "client/runtime/homes/home_layout.hpp"
 
 #include <algorithm>
 #include <functional>

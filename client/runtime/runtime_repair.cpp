@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/replay/runtime.hpp"
+#include "client/runtime/runtime.hpp"
 #include "common/base/log.hpp"
 
 namespace ho::client {

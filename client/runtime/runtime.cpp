@@ -1,4 +1,4 @@
-#include "client/replay/runtime.hpp"
+#include "client/runtime/runtime.hpp"
 
 #include <algorithm>
 #include <string>
