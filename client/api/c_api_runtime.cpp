@@ -327,8 +327,7 @@ ho_status ho_evict(ho_runtime* runtime, ho_storage storage) {
   return with(runtime, [&](Runtime& it) {
     const StorageNumber number(storage);
     return wait_for_memory(
-        *runtime->pool, [&] { return it.evict(number); },
-        [&] { return may_fit_anywhere(*runtime->pool, it.need_of(number)); });
+        *runtime->pool, [&] { return it.evict(number); }, [&] { return it.may_have_home(number); });
   });
 }
 

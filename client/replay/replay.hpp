@@ -50,6 +50,14 @@ struct StorageHome {
   HomePlace second;
 
   [[nodiscard]] bool doubled() const { return second.area != nullptr; }
+  /// The home of the value's bytes from `offset` on.
+  [[nodiscard]] StorageHome from(std::uint64_t offset) const {
+    StorageHome rest = *this;
+    for (std::uint64_t& begin : rest.offset_bytes) begin += offset;
+    for (std::uint64_t& begin : rest.second.offset_bytes) begin += offset;
+    if (rest.flash) rest.flash->offset_bytes += offset;
+    return rest;
+  }
   [[nodiscard]] HomePlace place(std::size_t home) const {
     return home == 0 ? HomePlace{area, offset_bytes} : second;
   }

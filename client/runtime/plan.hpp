@@ -231,6 +231,8 @@ class Plan {
   void index_storages(const schedule::Schedule& schedule);
   void index_cache_ops(const schedule::Schedule& schedule);
   [[nodiscard]] Result<void> join_storages(const schedule::Schedule& schedule);
+  [[nodiscard]] Result<void> match_tier(StorageNumber number,
+                                        const std::optional<schedule::HomeSlot>& wanted);
   [[nodiscard]] Result<void> place_homes(schedule::Schedule& schedule);
   [[nodiscard]] Result<void> place_doubled(const std::vector<StorageIndex>& own,
                                            const std::vector<DoubledNear>& doubled);

@@ -231,19 +231,32 @@ Result<void> Plan::join_storages(const Schedule& schedule) {
                                       : " is to have one home in this plan (--copies), and another "
                                         "plan gave it two"));
     }
-    const bool on_flash = schedule.homes[s] && schedule.homes[s]->tier == HomeTier::kFlash;
-    if (other.home.flash.has_value() ? !on_flash : on_flash && other.home.area != nullptr) {
-      return Error(Errc::kConflict, held.name +
-                                        " has its home on flash in one plan and in memory in "
-                                        "another: plan both for the same memory, or without flash");
-    }
+    if (auto ok = match_tier(*known, schedule.homes[s]); !ok) return ok;
     numbers_[s] = *known;
   }
+  storages.release_unused();
   index_of_number_.assign(storages.end(), kNoIndex);
   for (std::uint32_t s = 0; s < numbers_.size(); ++s) {
     if (numbers_[s]) index_of_number_[numbers_[s]->value()] = s;
   }
   return {};
+}
+
+/// Homes that no other plan uses go where this plan wants them: on flash, or in memory.
+Result<void> Plan::match_tier(StorageNumber number,
+                              const std::optional<schedule::HomeSlot>& wanted) {
+  HeldStorage& held = runtime_.storages().at(number);
+  const bool on_flash = held.home.flash.has_value();
+  if (!wanted || (!on_flash && held.home.area == nullptr)) return {};
+  if (on_flash == (wanted->tier == HomeTier::kFlash)) return {};
+  if (runtime_.in_a_plan(number)) {
+    return Error(Errc::kConflict, held.name +
+                                      " has its home on flash in one plan and in memory in "
+                                      "another: plan both for the same memory, or without flash, "
+                                      "or unload the other plan first");
+  }
+  if (on_flash) held.nearness = nearness_of(wanted);
+  return runtime_.storages().change_tier(held);
 }
 
 Result<void> Plan::place_homes(Schedule& schedule) {

@@ -343,12 +343,8 @@ void Runtime::forget_departed() {
   for (const StorageNumber number : departed_) {
     HeldStorage* const storage = storages_->get(number);
     if (storage == nullptr) continue;
-    if (storage->range) storages_->heap(storage->nearness).give_back(*storage->range);
-    if (storage->doubled) storages_->give_back(*storage->doubled);
+    storages_->take_home(*storage);
     if (storage->address != nullptr) count_device(0, storage->bytes);
-    storage->range.reset();
-    storage->doubled.reset();
-    storage->home = StorageHome{};
     storage->place = ValuePlace{};
     storage->address = nullptr;
   }

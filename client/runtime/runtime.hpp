@@ -61,10 +61,12 @@ class Runtime {
   [[nodiscard]] Result<StorageNumber> declare(std::string name, std::uint64_t bytes);
   [[nodiscard]] Result<void> undeclare(StorageNumber number);
   [[nodiscard]] std::optional<StorageNumber> find(std::string_view name) const;
+  /// Whether a loaded plan knows it.
+  [[nodiscard]] bool in_a_plan(StorageNumber number) const;
   [[nodiscard]] Result<void*> fetch(StorageNumber number);
   [[nodiscard]] Result<void> evict(StorageNumber number);
-  /// What evict() takes of the pool at least.
-  [[nodiscard]] Pool::Need need_of(StorageNumber number) const;
+  /// Whether the pool may ever have a home for it, as evict() needs.
+  [[nodiscard]] bool may_have_home(StorageNumber number) const;
   /// Copies the latest value of a storage of the plan whose step runs, between its ops. The step
   /// goes on as if nothing had happened. `into` may be the storage's own device memory.
   [[nodiscard]] Result<void> peek(StorageNumber number, std::span<std::byte> into);

@@ -169,13 +169,17 @@ Result<void> Runtime::undeclare(StorageNumber number) {
   if (auto ok = check_between_steps(); !ok) return ok;
   auto storage = find_held(number);
   if (!storage) return storage.error();
-  const auto knows = [&](const auto& plan) { return plan->index_of(number).has_value(); };
-  if (std::any_of(plans_.begin(), plans_.end(), knows)) {
+  if (in_a_plan(number)) {
     return conflict((*storage)->name + " belongs to a plan that is loaded");
   }
   if ((*storage)->address != nullptr) count_device(0, (*storage)->bytes);
   storages_->remove(number);
   return {};
+}
+
+bool Runtime::in_a_plan(StorageNumber number) const {
+  return std::any_of(plans_.begin(), plans_.end(),
+                     [&](const auto& plan) { return plan->index_of(number).has_value(); });
 }
 
 std::optional<StorageNumber> Runtime::find(std::string_view name) const {
@@ -274,18 +278,23 @@ Result<void> Runtime::evict(StorageNumber number) {
   if (storages_->lacks_home(held)) {
     // A home that the plan gave it for a part of the step may be another's now.
     const bool departed = std::find(departed_.begin(), departed_.end(), number) != departed_.end();
-    if (departed && !held.range && !held.doubled) held.home = StorageHome{};
+    if (departed && !held.range && !held.doubled && !held.extent) held.home = StorageHome{};
     if (auto stored = store(held); !stored) return stored;
   }
   take_off(number, held);
   return {};
 }
 
-Pool::Need Runtime::need_of(StorageNumber number) const {
+bool Runtime::may_have_home(StorageNumber number) const {
   const HeldStorage* const storage = storages_->get(number);
-  if (storage == nullptr) return {};
+  if (storage == nullptr) return true;
+  const auto nodes = pool_.nodes_of(Nearness::kAny);
+  const std::uint64_t bytes = storage->bytes;
   // Each of two homes lies whole on one node; where nodes are lost, one has to do.
-  return {.ddr_bytes = storage->bytes, .ddr_whole_bytes = device_.copies > 1 ? storage->bytes : 0};
+  if (device_.copies > 1)
+    return pool_.may_fit({.ddr_bytes = bytes, .ddr_whole_bytes = bytes}, nodes);
+  return pool_.may_fit({.ddr_bytes = bytes}, nodes) ||
+         pool_.may_fit({.flash_whole_bytes = bytes}, nodes);
 }
 
 Result<void> Runtime::adopt(StorageNumber number, void* address) {

@@ -163,17 +163,16 @@ typedef struct ho_connect_options {
                       node.key and ca.crt, as "hyperoffload ca issue" writes them. They are read at
                       each new connection. NULL or "": no TLS, which only a daemon with `insecure`
                       accepts. Unix sockets need none */
-  uint32_t
-      repair_after_ms; /* so long after a node is lost, values that had one of two homes there
-                          get another, if there is a node for it, and memory; at steps' borders,
-                          for at most a quarter of a step's time and one value more. 0: 60 s */
-  uint64_t wait_ms;    /* so long ho_allocate and its like, ho_load, ho_evict, ho_flash_allocate
-                          and ho_publisher_open wait for memory or flash that others hold, before
-                          they end with HO_EXHAUSTED. The job keeps what it has meanwhile. Two
-                          jobs that wait for each other both wait in vain. A call fails at once
-                          if it needs more than all nodes have together, or if a part that must
-                          lie on one node is larger than any node, but not while a node is out of
-                          reach. 0: they do not wait */
+  uint32_t repair_after_ms; /* so long after a node is lost, values that had one of two homes
+                               there get another, if a node has memory for it; at steps' borders,
+                               for a quarter of a step's time and one value more. 0: 60 s */
+  uint64_t wait_ms; /* so long ho_allocate and its like, ho_load, ho_evict, ho_flash_allocate
+                       and ho_publisher_open wait for memory or flash that others hold, before
+                       they end with HO_EXHAUSTED. The job keeps what it has meanwhile. Two
+                       jobs that wait for each other both wait in vain. A call fails at once
+                       if it needs more than all nodes have together, or if a part that must
+                       lie on one node is larger than any node, but not while a node is out of
+                       reach. 0: they do not wait */
 } ho_connect_options;
 
 /* The header's version, and the library's. */
@@ -535,9 +534,9 @@ HO_API ho_status ho_schedule_info(const void* schedule, size_t schedule_bytes,
  * the nodes that give memory.
  *
  * Plans share persistent storages by name: one that an earlier plan has, or that was declared,
- * keeps its home and value; a new one is zeros until it is written. Storages that do not outlive a
- * step have homes in memory that all plans of the runtime share, except in plans with homes on
- * flash.
+ * keeps its value and its home, which moves between memory and flash if no loaded plan has it. A
+ * new one is zeros until it is written. Storages that do not outlive a step have homes in memory
+ * that all plans of the runtime share, except in plans with homes on flash.
  *
  * schedule: the bytes of a .hos file, not kept.
  *
@@ -547,7 +546,7 @@ HO_API ho_status ho_schedule_info(const void* schedule, size_t schedule_bytes,
  * HO_CORRUPT           not a schedule.
  * HO_UNSUPPORTED       another format version; homes on flash, and no node has flash.
  * HO_CONFLICT          a step runs; a persistent storage has another size than in an earlier plan,
- *                      another number of homes, or its home on another kind of tier.
+ *                      another number of homes, or its home on another tier in a loaded plan.
  * HO_EXHAUSTED         its homes do not fit the pool, or two homes find no nodes that are apart.
  * HO_UNAVAILABLE, HO_DEADLINE   nodes that should give memory or flash are lost or do not answer.
  *                      The runtime goes on: load again, unless it had failed before. */
@@ -683,7 +682,8 @@ HO_API ho_status ho_storage_of(const ho_plan* plan, uint32_t storage_id, ho_stor
 HO_API ho_status ho_find_storage(const ho_runtime* runtime, const char* name, ho_storage* out);
 /* Declares a storage that no plan has. It is not on the device and has no value until ho_adopt. A
  * plan that is loaded later and has a persistent storage of this name shares it. name: NULL or ""
- * if no plan will have it. Its home is allocated when it is first evicted.
+ * if no plan will have it. Its home is allocated when it is first evicted: in memory, or on flash
+ * (scratch) where memory is full and `copies` is 1.
  * HO_ALREADY_EXISTS: there is one with this name. HO_INVALID_ARGUMENT: 0, or beyond 2^50 bytes. */
 HO_API ho_status ho_declare(ho_runtime* runtime, const char* name, uint64_t bytes, ho_storage* out);
 /* Forgets a declared storage; its memory on the device belongs to the job.

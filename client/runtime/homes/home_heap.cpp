@@ -90,17 +90,27 @@ bool HomeHeap::on_drained() const {
 Result<bool> HomeHeap::leave_drained(const std::function<void()>& moved) {
   for (auto& chunk : chunks_) {
     if (chunk->arena == nullptr || !pool_.on_drained(*chunk->arena)) continue;
-    const bool unused =
-        chunk->free.size() == 1 && chunk->free.begin()->second == chunk->area.length_bytes;
+    const bool unused = is_unused(*chunk);
     // A heap of one node stays there.
     if (!unused && node_) continue;
     if (!unused) return pool_.leave_drained(*chunk->arena, streams_, moved);
-    held_bytes_ -= chunk->area.length_bytes;
-    chunk->free.clear();
-    pool_.release(std::move(chunk->arena));
+    release(*chunk);
     return true;
   }
   return false;
+}
+
+void HomeHeap::release_unused() {
+  for (auto& chunk : chunks_) {
+    if (chunk->arena != nullptr && is_unused(*chunk)) release(*chunk);
+  }
+}
+
+/// Ranges name their chunk by its place, so that the chunk stays.
+void HomeHeap::release(Chunk& chunk) {
+  held_bytes_ -= chunk.area.length_bytes;
+  chunk.free.clear();
+  pool_.release(std::move(chunk.arena));
 }
 
 void HomeHeap::give_back(const HomeRange& range) {

@@ -49,6 +49,8 @@ class HomeHeap {
   /// @param bytes  >= 1. @return as reserve().
   [[nodiscard]] Result<HomeRange> allocate(std::uint64_t bytes);
   void give_back(const HomeRange& range);
+  /// Memory without a range goes back to the pool.
+  void release_unused();
 
   /// Whether some of its memory lies on a node that is drained.
   [[nodiscard]] bool on_drained() const;
@@ -72,6 +74,10 @@ class HomeHeap {
     std::map<std::uint64_t, std::uint64_t> free;  ///< length by begin
     std::uint64_t fresh_bytes = 0;                ///< bytes from here on were never given out
   };
+  [[nodiscard]] static bool is_unused(const Chunk& chunk) {
+    return chunk.free.size() == 1 && chunk.free.begin()->second == chunk.area.length_bytes;
+  }
+  void release(Chunk& chunk);
   [[nodiscard]] bool has_room(std::uint64_t bytes) const;
   [[nodiscard]] Result<void> add_chunk(std::uint64_t bytes, Nearness nearness);
   [[nodiscard]] Result<void> grow(std::uint64_t bytes, std::uint64_t wanted_bytes);

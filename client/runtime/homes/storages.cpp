@@ -16,14 +16,6 @@ std::string doing(const char* what, const HeldStorage& storage) {
 
 constexpr std::uint64_t kZerosBytes = kMiB;
 
-/// The home of the bytes from `offset_bytes` on.
-StorageHome home_from(StorageHome home, std::uint64_t offset_bytes) {
-  for (std::uint64_t& begin : home.offset_bytes) begin += offset_bytes;
-  for (std::uint64_t& begin : home.second.offset_bytes) begin += offset_bytes;
-  if (home.flash) home.flash->offset_bytes += offset_bytes;
-  return home;
-}
-
 }  // namespace
 
 Storages::~Storages() {
@@ -56,8 +48,7 @@ StorageNumber Storages::add(HeldStorage storage) {
 void Storages::remove(StorageNumber number) {
   HeldStorage& storage = at(number);
   if (storage.persistent) by_name_.erase(storage.name);
-  if (storage.range) heap(storage.nearness).give_back(*storage.range);
-  if (storage.doubled) give_back(*storage.doubled);
+  take_home(storage);
   held_[number.value()].reset();
   free_.push_back(number.value());
 }
@@ -103,6 +94,21 @@ Result<void> Storages::give_home(HeldStorage& storage) {
   storage.home.area = &heap(storage.nearness).area(*range);
   storage.home.offset_bytes.fill(range->begin_bytes);
   return {};
+}
+
+void Storages::take_home(HeldStorage& storage) {
+  if (storage.range) heap(storage.nearness).give_back(*storage.range);
+  if (storage.doubled) give_back(*storage.doubled);
+  if (storage.extent) remove_flash(*storage.extent);
+  storage.range.reset();
+  storage.doubled.reset();
+  storage.extent.reset();
+  storage.home = StorageHome{};
+}
+
+void Storages::release_unused() {
+  near_.release_unused();
+  far_.release_unused();
 }
 
 Result<void> Storages::stage(Direction direction, const FlashPlace& flash, const ArenaMap& arena,
@@ -169,7 +175,7 @@ Result<void> Storages::move_device(Direction direction, HeldStorage& storage, Va
     memory = device_.arena.subspan(storage.place.device_offset_bytes, storage.bytes);
   }
   memory = memory.subspan(range.offset_bytes, range.length_bytes);
-  const StorageHome home = home_from(storage.home, range.offset_bytes);
+  const StorageHome home = storage.home.from(range.offset_bytes);
   const bool get = direction == Direction::kGet;
   const std::uint8_t stale = get ? storage.place.stale_homes : std::uint8_t{0};
   if (streams_ != nullptr) {
@@ -185,7 +191,7 @@ Result<void> Storages::move_device(Direction direction, HeldStorage& storage, Va
 
 Result<void> Storages::store(HeldStorage& storage) {
   HO_CHECK(storage.place.on_device);
-  if (auto home = give_home(storage); !home) return home;
+  if (auto home = give_any_home(storage); !home) return home;
   if (auto moved = move_device(Direction::kPut, storage, {0, storage.bytes}); !moved) {
     return moved.error().at(doing("storing", storage));
   }
@@ -209,7 +215,7 @@ Result<void> Storages::read(HeldStorage& storage, std::uint64_t offset_bytes,
                             std::span<std::byte> into) {
   HO_CHECK(storage.place.at_home && offset_bytes + into.size() <= storage.bytes);
   if (auto zeroed = zero(storage); !zeroed) return zeroed;
-  const StorageHome home = home_from(storage.home, offset_bytes);
+  const StorageHome home = storage.home.from(offset_bytes);
   const std::uint8_t stale = storage.place.stale_homes;
   if (auto moved = move_host(Direction::kGet, home, into, stale); !moved) {
     return moved.error().at(doing("reading", storage));
@@ -220,7 +226,7 @@ Result<void> Storages::read(HeldStorage& storage, std::uint64_t offset_bytes,
 Result<void> Storages::write(HeldStorage& storage, std::uint64_t offset_bytes,
                              std::span<const std::byte> data) {
   HO_CHECK(offset_bytes + data.size() <= storage.bytes);
-  if (auto home = give_home(storage); !home) return home;
+  if (auto home = give_any_home(storage); !home) return home;
   std::uint8_t stale = 0;
   if (data.size() < storage.bytes) {
     HO_CHECK(storage.place.at_home);
@@ -229,7 +235,7 @@ Result<void> Storages::write(HeldStorage& storage, std::uint64_t offset_bytes,
   }
   // Only read by a put; ports take one span type for both directions.
   const std::span<std::byte> memory(const_cast<std::byte*>(data.data()), data.size());
-  const StorageHome home = home_from(storage.home, offset_bytes);
+  const StorageHome home = storage.home.from(offset_bytes);
   if (auto moved = move_host(Direction::kPut, home, memory, stale); !moved) {
     return moved.error().at(doing("writing", storage));
   }
@@ -267,7 +273,7 @@ Result<void> Storages::zero(HeldStorage& storage) {
   for (std::uint64_t at = 0; at < storage.bytes; at += zeros.size()) {
     const auto part =
         std::span(zeros).first(std::min<std::size_t>(zeros.size(), storage.bytes - at));
-    const auto moved = move_host(Direction::kPut, home_from(storage.home, at), part);
+    const auto moved = move_host(Direction::kPut, storage.home.from(at), part);
     if (!moved) return moved.error().at(doing("writing", storage));
   }
   storage.written = true;

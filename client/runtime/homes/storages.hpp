@@ -60,8 +60,9 @@ struct HeldStorage {
   std::uint64_t bytes = 0;
   bool persistent = false;  ///< plans share it by name; else of one plan, or of the job alone
   StorageHome home;         ///< none before the first plan or eviction needs one
-  std::optional<HomeRange> range;      ///< what it has of a heap
-  std::optional<DoubledHome> doubled;  ///< or of two
+  std::optional<HomeRange> range;       ///< what it has of a heap
+  std::optional<DoubledHome> doubled;   ///< or of two
+  std::optional<std::uint32_t> extent;  ///< or on flash, of its own: what add_flash() gave
   Nearness nearness = Nearness::kNear;
   /// Where its latest value is. Out of date while a plan that knows it runs.
   ValuePlace place;
@@ -147,6 +148,14 @@ class Storages {
   /// Gives it a home in DDR where it has none, or as many as the device memory wants, as far as
   /// there are nodes. @return kExhausted, or the pool's failure.
   [[nodiscard]] Result<void> give_home(HeldStorage& storage);
+  /// Moves its home from DDR to flash or back, with its value if that is there. It has one home; no
+  /// plan knows the storage, and nothing moves meanwhile. @return as give_home(); kUnsupported: no
+  /// node has flash. The home is where it was then.
+  [[nodiscard]] Result<void> change_tier(HeldStorage& storage);
+  /// It has no home any more.
+  void take_home(HeldStorage& storage);
+  /// Memory without homes goes back to the pool.
+  void release_unused();
   // Flash of a drained node moves to one other node, and staging slots with it: storages_flash.cpp.
   /// Drained nodes that have flash of these storages.
   [[nodiscard]] std::vector<NodeIndex> drained_flash() const;
@@ -174,7 +183,8 @@ class Storages {
   void remove_flash(std::uint32_t index);
   [[nodiscard]] const FlashArena& flash(std::uint32_t index) const { return *flash_[index]; }
 
-  /// Device -> home. The value is on the device.
+  /// Device -> home. The value is on the device. A storage that has no home gets one: in DDR, or
+  /// where that is full on flash, unless the device memory wants two.
   [[nodiscard]] Result<void> store(HeldStorage& storage);
   /// Home -> device. The value is at home, and there is room on the device where `place` or
   /// `address` says. The rest of the value is on the device already.
@@ -182,8 +192,9 @@ class Storages {
   /// A part of the value, home -> the job's memory. The value is at home.
   [[nodiscard]] Result<void> read(HeldStorage& storage, std::uint64_t offset_bytes,
                                   std::span<std::byte> into);
-  /// The job's memory -> home, which has the latest value then. It is given a home. A part that is
-  /// not all of the value: the value is at home, and homes that lack it go on lacking it.
+  /// The job's memory -> home, which has the latest value then. It is given a home as by store().
+  /// A part that is not all of the value: the value is at home, and homes that lack it go on
+  /// lacking it.
   [[nodiscard]] Result<void> write(HeldStorage& storage, std::uint64_t offset_bytes,
                                    std::span<const std::byte> data);
   /// Staging slot -> home. The value is in the slot, which lies in `staging`. A persistent storage
@@ -221,7 +232,10 @@ class Storages {
   [[nodiscard]] Result<void> open_window(NodeIndex node);
   void close_unused_window(NodeIndex node);
   [[nodiscard]] std::vector<std::uint32_t> flash_on(NodeIndex node) const;
+  [[nodiscard]] Result<void> give_any_home(HeldStorage& storage);
+  [[nodiscard]] Result<void> give_flash(HeldStorage& storage);
   [[nodiscard]] Result<void> copy_values(std::span<const FlashMove> moves, const AtHome& at_home);
+  [[nodiscard]] Result<void> copy_value(const HeldStorage& storage, StorageHome to);
   [[nodiscard]] Result<void> move(Direction direction, const StorageHome& home,
                                   std::span<std::byte> memory, const Copy& copy,
                                   std::uint8_t stale_homes = 0);

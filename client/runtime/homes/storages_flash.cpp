@@ -1,4 +1,5 @@
-// Flash of a runtime: extents, the memory to reach them by, and how they leave a drained node.
+// Flash of a runtime: extents, the memory to reach them by, homes that go there and come back, and
+// how extents leave a drained node.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -119,7 +120,21 @@ Result<Storages::FlashCopies> Storages::copy_flash(NodeIndex from, NodeIndex to,
 
 /// The latest values in the extents: blocks that were never written cannot be read.
 Result<void> Storages::copy_values(std::span<const FlashMove> moves, const AtHome& at_home) {
-  std::vector<std::byte> buffer(kWindowBytes);
+  for (std::uint32_t i = 0; i < held_.size(); ++i) {
+    if (!held_[i] || !held_[i]->home.flash || !at_home(StorageNumber(i), *held_[i])) continue;
+    StorageHome to = held_[i]->home;
+    for (const FlashMove& move : moves) move.follow(to.flash);
+    if (to.flash->node == held_[i]->home.flash->node) continue;  // it lies elsewhere
+    if (auto copied = copy_value(*held_[i], to); !copied) return copied;
+  }
+  return {};
+}
+
+/// From its home to another one, by way of this process, behind all that a job waits for.
+Result<void> Storages::copy_value(const HeldStorage& storage, StorageHome to) {
+  // A storage without a value yet reads as zeros, wherever it lies: zero().
+  if (!storage.written && storage.persistent) return {};
+  std::vector<std::byte> buffer(std::min(kWindowBytes, storage.bytes));
   const auto handles = pool_.register_memory(buffer);
   if (!handles) return handles.error();
   const auto by = [&](Direction direction) {
@@ -129,32 +144,66 @@ Result<void> Storages::copy_values(std::span<const FlashMove> moves, const AtHom
                                    transport::TrafficClass::kBackground);
     };
   };
-  const auto copy = [&](const HeldStorage& storage) -> Result<void> {
-    StorageHome source = storage.home;
-    StorageHome target = storage.home;
-    for (const FlashMove& move : moves) move.follow(target.flash);
-    if (target.flash->node == source.flash->node) return {};  // it lies elsewhere
-    for (std::uint64_t at = 0; at < storage.bytes; at += buffer.size()) {
-      const auto part =
-          std::span(buffer).first(std::min<std::uint64_t>(buffer.size(), storage.bytes - at));
-      if (auto got = move(Direction::kGet, source, part, by(Direction::kGet)); !got) return got;
-      if (auto put = move(Direction::kPut, target, part, by(Direction::kPut)); !put) return put;
-      source.flash->offset_bytes += part.size();
-      target.flash->offset_bytes += part.size();
-    }
-    return {};
-  };
   Result<void> done;
-  for (std::uint32_t i = 0; done && i < held_.size(); ++i) {
-    if (!held_[i] || !held_[i]->home.flash) continue;
-    // A storage without a value yet reads as zeros, wherever it lies: zero().
-    const bool valued = held_[i]->written || !held_[i]->persistent;
-    if (!valued || !at_home(StorageNumber(i), *held_[i])) continue;
-    done = copy(*held_[i]);
-    if (!done) done = done.error().at("moving " + held_[i]->name);
+  for (std::uint64_t at = 0; done && at < storage.bytes; at += buffer.size()) {
+    const auto part =
+        std::span(buffer).first(std::min<std::uint64_t>(buffer.size(), storage.bytes - at));
+    done = move(Direction::kGet, storage.home.from(at), part, by(Direction::kGet));
+    if (done) done = move(Direction::kPut, to.from(at), part, by(Direction::kPut));
   }
   pool_.unregister_memory(*handles);
-  return done;
+  if (!done) return done.error().at("moving " + storage.name);
+  return {};
+}
+
+/// In DDR, or where that is full on flash.
+Result<void> Storages::give_any_home(HeldStorage& storage) {
+  const auto given = give_home(storage);
+  if (given || given.error().code() != Errc::kExhausted || device_.copies > 1) return given;
+  return give_flash(storage) ? Result<void>() : given;
+}
+
+/// An extent of its own, on a node that has flash of this runtime already where one has room: a
+/// plan stages through memory of each node that has some.
+Result<void> Storages::give_flash(HeldStorage& storage) {
+  const std::uint64_t bytes = align_up(storage.bytes, kFlashAlign);
+  auto rooms = pool_.flash_rooms(pool_.candidates(Nearness::kNear));
+  if (rooms.empty()) return pool_.no_flash();
+  const auto is_used = [&](const FlashRoom& room) { return !flash_on(room.node).empty(); };
+  std::stable_sort(rooms.begin(), rooms.end(), [&](const FlashRoom& a, const FlashRoom& b) {
+    return is_used(a) != is_used(b) ? is_used(a) : a.free_bytes > b.free_bytes;
+  });
+  Result<std::uint32_t> flash =
+      Error(Errc::kExhausted, "no node has " + format_bytes(bytes) + " of flash left");
+  for (const FlashRoom& room : rooms) {
+    if (room.free_bytes < bytes) continue;
+    flash = add_flash(room.node, bytes);
+    if (flash || flash.error().code() != Errc::kExhausted) break;
+  }
+  if (!flash) return flash.error();
+  storage.extent = *flash;
+  storage.home.flash = FlashPlace{flash_[*flash]->node, flash_[*flash]->extent.id, 0};
+  return {};
+}
+
+Result<void> Storages::change_tier(HeldStorage& storage) {
+  HO_CHECK((storage.home.area != nullptr || storage.home.flash) && !storage.home.doubled());
+  HeldStorage moved;
+  moved.bytes = storage.bytes;
+  moved.nearness = storage.nearness;
+  if (auto given = storage.home.flash ? give_home(moved) : give_flash(moved); !given) return given;
+  if (storage.place.at_home) {
+    if (auto copied = copy_value(storage, moved.home); !copied) {
+      take_home(moved);
+      return copied;
+    }
+  }
+  take_home(storage);
+  storage.home = moved.home;
+  storage.range = moved.range;
+  storage.doubled = moved.doubled;
+  storage.extent = moved.extent;
+  return {};
 }
 
 void Storages::follow_flash(const FlashCopies& copies) {

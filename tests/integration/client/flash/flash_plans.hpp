@@ -20,8 +20,10 @@ namespace ho::test {
 /// A random step, `scale` times as large, planned with too little DDR for all storages. None: the
 /// budget is too small, or flash is not needed.
 /// @param more_budget  in eighths of the peak.
+/// @param flash  false: the same step with all homes in DDR.
 inline std::optional<schedule::Schedule> plan_with_flash(std::uint64_t seed, std::uint64_t scale,
-                                                         std::uint64_t more_budget = 0) {
+                                                         std::uint64_t more_budget = 0,
+                                                         bool flash = true) {
   Prng random(seed);
   const schedule::Schedule source = random_schedule(random);
   Graph graph = graph_of(source);
@@ -29,14 +31,21 @@ inline std::optional<schedule::Schedule> plan_with_flash(std::uint64_t seed, std
   const std::uint64_t peak = analyzer::peak_unmanaged_bytes(graph);
   Hardware hardware = source.hardware;
   hardware.remote_ddr.reset();
-  hardware.local_ddr = TierSpec{peak / 2, {5'000'000'000, 1000}, {5'000'000'000, 1000}};
-  hardware.flash = TierSpec{12 * kMiB, {1'000'000'000, 20000}, {1'000'000'000, 20000}};
+  hardware.local_ddr =
+      TierSpec{flash ? peak / 2 : 16 * peak, {5'000'000'000, 1000}, {5'000'000'000, 1000}};
+  if (flash) {
+    hardware.flash = TierSpec{12 * kMiB, {1'000'000'000, 20000}, {1'000'000'000, 20000}};
+  } else {
+    hardware.flash.reset();
+  }
   analyzer::Options options;
   options.device_budget_bytes = peak / 2 + more_budget * peak / 8 + 4096;
   auto outcome = analyzer::analyze(graph, hardware, options);
   REQUIRE(outcome.ok());
   auto* const schedule = std::get_if<schedule::Schedule>(&*outcome);
-  if (schedule == nullptr || schedule->flash_bytes == 0) return std::nullopt;
+  if (schedule == nullptr) return std::nullopt;
+  if (!flash) return std::move(*schedule);
+  if (schedule->flash_bytes == 0) return std::nullopt;
   if (schedule->prediction.stage_in_bytes == 0) return std::nullopt;
   return std::move(*schedule);
 }

@@ -140,6 +140,10 @@ std::size_t PlannedJob::add(const schedule::Schedule& schedule) {
   return plans_.size() - 1;
 }
 
+ho_status PlannedJob::unload(std::size_t which) {
+  return keep(ho_unload(std::exchange(plans_[which].plan, nullptr)));
+}
+
 ho_status PlannedJob::keep(ho_status status) {
   if (status != HO_OK && error_.empty()) {
     error_ = std::string(ho_status_name(status)) + ": " + ho_last_error();
@@ -162,6 +166,7 @@ ho_status PlannedJob::supply_once() { return supplied_ ? HO_OK : supply_persiste
 ho_status PlannedJob::supply_persistent() {
   supplied_ = true;
   for (Loaded& loaded : plans_) {
+    if (loaded.plan == nullptr) continue;
     for (std::uint32_t s = 0; s < loaded.schedule.storages.size(); ++s) {
       const Storage& storage = loaded.schedule.storages[s];
       if (!storage.persistent) continue;
@@ -366,6 +371,7 @@ ho_status PlannedJob::sync_and_compare() {
   if (const auto status = supply_once(); status != HO_OK) return status;
   if (const auto status = keep(ho_sync(runtime_)); status != HO_OK) return status;
   for (Loaded& loaded : plans_) {
+    if (loaded.plan == nullptr) continue;
     for (std::uint32_t s = 0; s < loaded.schedule.storages.size(); ++s) {
       if (!loaded.schedule.storages[s].persistent) continue;
       if (const auto status = compare(loaded, s); status != HO_OK) return status;
@@ -377,6 +383,7 @@ ho_status PlannedJob::sync_and_compare() {
 ho_status PlannedJob::compare_some(Prng& random) {
   if (const auto status = supply_once(); status != HO_OK) return status;
   for (Loaded& loaded : plans_) {
+    if (loaded.plan == nullptr) continue;
     for (std::uint32_t s = 0; s < loaded.schedule.storages.size(); ++s) {
       if (!loaded.schedule.storages[s].persistent || random.below(3) > 0) continue;
       const auto status = compare_part(loaded, s, random);
@@ -389,6 +396,7 @@ ho_status PlannedJob::compare_some(Prng& random) {
 ho_status PlannedJob::write_some(Prng& random) {
   if (const auto status = supply_once(); status != HO_OK) return status;
   for (Loaded& loaded : plans_) {
+    if (loaded.plan == nullptr) continue;
     for (std::uint32_t s = 0; s < loaded.schedule.storages.size(); ++s) {
       const Storage& storage = loaded.schedule.storages[s];
       if (!storage.persistent || random.below(3) > 0) continue;

@@ -36,6 +36,8 @@ class PlannedJob {
   /// Loads one more plan, whose arena is at most as large as the first one's. @return its number,
   /// from 1 on.
   std::size_t add(const schedule::Schedule& schedule);
+  /// Values of persistent storages stay. The plan's number is not used again.
+  [[nodiscard]] ho_status unload(std::size_t which);
 
   /// Runs steps of a plan. Supplies its inputs, and before the first step all persistent values.
   /// @return the first status that is not HO_OK.

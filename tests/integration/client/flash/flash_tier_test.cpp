@@ -1,0 +1,167 @@
+// Homes of persistent storages change between memory and flash: where memory is full, and where a
+// plan wants them on the other tier.
+#include <hyperoffload/hyperoffload.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <hyperoffload/hyperoffload.hpp>
+#include <string>
+#include <vector>
+
+#include "common/base/units.hpp"
+#include "tests/integration/client/flash/flash_plans.hpp"
+#include "tests/integration/client/steps/planned_job.hpp"
+#include "tests/integration/client/two_nodes.hpp"
+#include "tests/integration/flash/staging_client.hpp"
+#include "tests/support/host_memory.hpp"
+#include "tests/support/skip.hpp"
+
+namespace {
+
+using namespace ho;
+using test::connect_pool;
+using test::PlannedJob;
+using test::PoolHandle;
+using test::TwoNodes;
+using Device = PlannedJob::Device;
+
+constexpr std::uint64_t kFlash = 64 * kMiB;
+
+bool no_flash() {
+  const test::TempFolder folder;
+  test::make_file(folder.file("flash"), 2 * kMiB);
+  const std::string why = test::no_flash_here(folder.file("flash"));
+  if (!why.empty()) test::skip(why);
+  return !why.empty();
+}
+
+std::uint64_t flash_on(const TwoNodes& nodes, int node) {
+  const auto status = test::connect(nodes.address(node))->status(test::soon());
+  REQUIRE(status.ok());
+  return status->scratch_flash_bytes;
+}
+
+/// A framework's allocator, as the callbacks of a runtime.
+struct Framework {
+  static void* take(void* context, ho_storage, std::uint64_t bytes) {
+    return static_cast<Framework*>(context)->host.allocate(bytes);
+  }
+  static void drop(void* context, ho_storage, void* memory) {
+    static_cast<Framework*>(context)->host.free(static_cast<std::byte*>(memory));
+  }
+  test::HostMemory host;
+};
+
+/// Two plans of one step: with homes of persistent storages on flash, and with all in memory.
+std::vector<schedule::Schedule> on_either_tier() {
+  for (std::uint64_t seed = 1; seed < 400; ++seed) {
+    auto with = test::plan_with_flash(seed, 16);
+    auto without = test::plan_with_flash(seed, 16, 0, false);
+    if (!with || !without) continue;
+    for (std::size_t s = 0; s < with->storages.size(); ++s) {
+      if (!with->storages[s].persistent || !test::on_flash(*with, s) || !without->homes[s])
+        continue;
+      return {std::move(*with), std::move(*without)};
+    }
+  }
+  FAIL("no such plans");
+  return {};
+}
+
+/// Loads a plan in place of the one that the job has, if any, and runs steps of it.
+void run_instead(PlannedJob& job, const schedule::Schedule& schedule, std::size_t& which) {
+  REQUIRE(job.unload(which) == HO_OK);
+  which = job.add(schedule);
+  INFO(job.error());
+  REQUIRE(job.plan(which) != nullptr);
+  CHECK(job.run(3, which) == HO_OK);
+  CHECK(job.sync_and_compare() == HO_OK);
+  CHECK(job.wrong() == "");
+}
+
+}  // namespace
+
+TEST_CASE("client flash: values go to flash where memory is full, and come back") {
+  if (no_flash()) return;
+  TwoNodes nodes({.ddr_bytes = 16 * kMiB, .flash_bytes = kFlash, .nodes = 1});
+  hyperoffload::Pool pool({nodes.address(0), "full", "auto", 0});
+  Framework framework;
+  hyperoffload::Runtime runtime(pool, Framework::take, Framework::drop, &framework);
+  // One is larger than the memory through which values reach flash, and no multiple of a block.
+  constexpr std::uint64_t kBytes = 5 * kMiB + 4;
+  std::vector<ho_storage> storages;
+  const auto value = [](std::size_t s, std::uint64_t at) {
+    return static_cast<std::byte>(s + 1 + (at * 7 >> 9U));
+  };
+  for (std::size_t s = 0; s < 8; ++s) {
+    storages.push_back(runtime.declare("w" + std::to_string(s), kBytes));
+    std::byte* const memory = framework.host.allocate(kBytes);
+    for (std::uint64_t i = 0; i < kBytes; ++i) memory[i] = value(s, i);
+    runtime.adopt(storages[s], memory);
+    runtime.evict(storages[s]);
+  }
+  CHECK(framework.host.live_bytes() == 0);
+  CHECK(nodes.granted_bytes(0) <= 16 * kMiB);
+  CHECK(flash_on(nodes, 0) >= 5 * kBytes);
+  for (std::size_t s = 0; s < storages.size(); ++s) {
+    INFO(s);
+    const auto* const memory = static_cast<const std::byte*>(runtime.fetch(storages[s]));
+    std::uint64_t wrong = 0;
+    for (std::uint64_t i = 0; i < kBytes; ++i) wrong += memory[i] != value(s, i) ? 1 : 0;
+    CHECK(wrong == 0);
+    runtime.evict(storages[s]);  // its home has the value still
+    runtime.undeclare(storages[s]);
+  }
+  CHECK(flash_on(nodes, 0) == 0);
+}
+
+TEST_CASE("client flash: where memory and flash are full, evicting fails and the value stays") {
+  if (no_flash()) return;
+  TwoNodes nodes({.ddr_bytes = 8 * kMiB, .flash_bytes = 8 * kMiB, .nodes = 1});
+  hyperoffload::Pool pool({nodes.address(0), "full", "auto", 0});
+  Framework framework;
+  hyperoffload::Runtime runtime(pool, Framework::take, Framework::drop, &framework);
+  constexpr std::uint64_t kBytes = 24 * kMiB;
+  const ho_storage storage = runtime.declare("w", kBytes);
+  std::byte* const memory = framework.host.allocate(kBytes);
+  std::fill(memory, memory + kBytes, std::byte{3});
+  runtime.adopt(storage, memory);
+  CHECK(ho_evict(runtime.get(), storage) == HO_EXHAUSTED);
+  CHECK_THAT(ho_last_error(), Catch::Contains("pool has"));
+  CHECK(runtime.fetch(storage) == memory);
+  CHECK(std::all_of(memory, memory + kBytes, [](std::byte byte) { return byte == std::byte{3}; }));
+}
+
+TEST_CASE("client flash: a plan takes homes to flash, and the next one back to memory") {
+  if (no_flash()) return;
+  const auto plans = on_either_tier();
+  for (const Device device : {Device::kArena, Device::kHosted}) {
+    TwoNodes nodes({.flash_bytes = kFlash, .nodes = 1});
+    const PoolHandle pool = connect_pool(nodes.address(0), "auto");
+    const auto& larger = plans[0].arena_bytes >= plans[1].arena_bytes ? plans[0] : plans[1];
+    PlannedJob job(pool.get(), larger, 11, device);
+    REQUIRE(job.plan() != nullptr);
+    CHECK(job.run(2) == HO_OK);
+    std::size_t which = 0;
+    for (const std::size_t next : {1U, 0U, 1U, 0U}) {
+      INFO(next);
+      run_instead(job, plans[next], which);
+      CHECK((flash_on(nodes, 0) > 0) == (next == 0));
+    }
+  }
+}
+
+TEST_CASE("client flash: plans that are loaded at once want a home on one tier") {
+  if (no_flash()) return;
+  const auto plans = on_either_tier();
+  TwoNodes nodes({.flash_bytes = kFlash, .nodes = 1});
+  const PoolHandle pool = connect_pool(nodes.address(0), "auto");
+  PlannedJob job(pool.get(), plans[1], 5, Device::kHosted);
+  REQUIRE(job.plan() != nullptr);
+  CHECK(job.run(2) == HO_OK);
+  const std::size_t other = job.add(plans[0]);
+  CHECK(job.plan(other) == nullptr);
+  CHECK_THAT(job.error(), Catch::Contains("or unload the other plan first"));
+}
