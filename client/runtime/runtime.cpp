@@ -102,6 +102,7 @@ ho_runtime_counters Runtime::counters() const {
   for_each_doubled([&](const DoubledHome& doubled) {
     (storages_->is_whole(doubled) ? now.doubled_storages : now.halved_storages) += 1;
   });
+  now.ddr_bytes = storages_->ddr_bytes();
   now.nodes = static_cast<std::uint32_t>(pool_.nodes().size());
   for (std::uint32_t n = 0; n < now.nodes; ++n)
     now.nodes_lost += pool_.is_lost(NodeIndex(n)) ? 1 : 0;
@@ -137,9 +138,24 @@ Result<Plan*> Runtime::load(std::span<const std::byte> schedule) {
   if (auto ok = check_between_steps(); !ok) return ok.error();
   pool_.use_new_nodes(TriedNodes::kAgain);
   auto plan = Plan::load(*this, schedule);
+  if (!plan && plan.error().code() == Errc::kExhausted && make_room()) {
+    plan = Plan::load(*this, schedule);
+  }
   if (!plan) return plan.error();
   plans_.push_back(std::move(plan).value());
   return plans_.back().get();
+}
+
+/// Values that no plan knows go to flash. @return whether memory is free again.
+bool Runtime::make_room() {
+  const std::uint64_t before = storages_->ddr_bytes();
+  for (std::uint32_t i = 0; i < storages_->end(); ++i) {
+    HeldStorage* const storage = storages_->get(StorageNumber(i));
+    const bool moves = storage != nullptr && storage->range && !in_a_plan(StorageNumber(i));
+    if (moves && !storages_->change_tier(*storage)) break;
+  }
+  storages_->release_unused();
+  return storages_->ddr_bytes() < before;
 }
 
 Result<void> Runtime::unload(Plan& plan) {

@@ -138,6 +138,8 @@ class Runtime {
   /// Where the running plan has a storage's latest value now.
   [[nodiscard]] ValuePlace place_now(StorageIndex storage);
 
+  [[nodiscard]] bool make_room();
+
   // The plan that runs.
   [[nodiscard]] Result<void> clear_device_for(const Plan& plan);
   [[nodiscard]] Result<void> begin_run(Plan& plan);

@@ -244,8 +244,7 @@ typedef enum ho_nearness {
   HO_NEAR_NODES = 1, /* on this machine, reached by "local" */
   HO_FAR_NODES = 2   /* all others */
 } ho_nearness;
-/* What nodes can give to jobs now, all together. Lost nodes and those being drained give nothing.
- */
+/* What nodes can give to jobs now, all together. Lost and drained nodes give nothing. */
 typedef struct ho_pool_room {
   size_t struct_bytes;
   uint32_t nodes;           /* that are not lost */
@@ -762,6 +761,7 @@ typedef struct ho_runtime_counters {
   uint64_t repaired_storages; /* times that one got a home in place of a lost one */
   uint32_t nodes;             /* that the job has reached; one that is back counts once more */
   uint32_t nodes_lost;        /* of them, those that the job has lost */
+  uint64_t ddr_bytes;         /* of the pool that the runtime has for homes, in use or not */
 } ho_runtime_counters;
 HO_API ho_status ho_get_runtime_counters(const ho_runtime* runtime, ho_runtime_counters* out);
 

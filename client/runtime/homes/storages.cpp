@@ -111,6 +111,12 @@ void Storages::release_unused() {
   far_.release_unused();
 }
 
+std::uint64_t Storages::ddr_bytes() const {
+  std::uint64_t bytes = near_.held_bytes() + far_.held_bytes();
+  for (const auto& [node, homes] : on_node_) bytes += homes.heap->held_bytes();
+  return bytes;
+}
+
 Result<void> Storages::stage(Direction direction, const FlashPlace& flash, const ArenaMap& arena,
                              std::uint64_t offset_bytes, std::uint64_t bytes) {
   const auto at = std::find_if(flash_.begin(), flash_.end(), [&](const auto& one) {

@@ -156,6 +156,8 @@ class Storages {
   void take_home(HeldStorage& storage);
   /// Memory without homes goes back to the pool.
   void release_unused();
+  /// DDR that homes have of the pool.
+  [[nodiscard]] std::uint64_t ddr_bytes() const;
   // Flash of a drained node moves to one other node, and staging slots with it: storages_flash.cpp.
   /// Drained nodes that have flash of these storages.
   [[nodiscard]] std::vector<NodeIndex> drained_flash() const;
@@ -232,6 +234,9 @@ class Storages {
   [[nodiscard]] Result<void> open_window(NodeIndex node);
   void close_unused_window(NodeIndex node);
   [[nodiscard]] std::vector<std::uint32_t> flash_on(NodeIndex node) const;
+  void open_spare_window();
+  /// Drained nodes that have a window and no flash of these storages.
+  [[nodiscard]] std::vector<NodeIndex> drained_windows() const;
   [[nodiscard]] Result<void> give_any_home(HeldStorage& storage);
   [[nodiscard]] Result<void> give_flash(HeldStorage& storage);
   [[nodiscard]] Result<void> copy_values(std::span<const FlashMove> moves, const AtHome& at_home);
@@ -272,7 +277,8 @@ class Storages {
   std::vector<std::uint32_t> free_;
   std::unordered_map<std::string, StorageNumber> by_name_;
   std::vector<std::optional<FlashArena>> flash_;
-  std::vector<Window> windows_;  ///< one a node that has flash
+  std::vector<Window> windows_;  ///< one a node that has flash of these storages, or may get some
+  std::optional<NodeIndex> spare_window_;  ///< the node whose window stays, with flash or without
 };
 
 }  // namespace ho::client

@@ -98,11 +98,16 @@ void Storages::give_back(const DoubledHome& doubled) {
 
 bool Storages::on_drained() const {
   return near_.on_drained() || far_.on_drained() || !drained_flash().empty() ||
+         !drained_windows().empty() ||
          std::any_of(on_node_.begin(), on_node_.end(),
                      [](const auto& entry) { return entry.second.heap->on_drained(); });
 }
 
 Result<bool> Storages::leave_drained(const std::function<void()>& moved) {
+  if (const auto drained = drained_windows(); !drained.empty()) {
+    close_unused_window(drained.front());
+    return true;
+  }
   std::vector<HomeHeap*> heaps{&near_, &far_};
   for (const auto& [node, homes] : on_node_) heaps.push_back(homes.heap.get());
   Result<bool> out = false;

@@ -50,10 +50,11 @@ Result<void> Storages::open_window(NodeIndex node) {
 }
 
 void Storages::close_unused_window(NodeIndex node) {
-  if (!flash_on(node).empty()) return;
+  if (!flash_on(node).empty() || (spare_window_ == node && !pool_.is_drained(node))) return;
   const auto at = std::find_if(windows_.begin(), windows_.end(),
                                [&](const Window& window) { return window.node == node; });
   if (at == windows_.end()) return;
+  if (spare_window_ == node) spare_window_.reset();
   pool_.release(std::move(at->arena));
   windows_.erase(at);
 }
@@ -156,8 +157,32 @@ Result<void> Storages::copy_value(const HeldStorage& storage, StorageHome to) {
   return {};
 }
 
+/// Once DDR is full there is no room for a window either.
+void Storages::open_spare_window() {
+  const auto stays = [&](NodeIndex node) {
+    return !pool_.is_drained(node) && !pool_.is_lost(node);
+  };
+  if (spare_window_ && stays(*spare_window_)) return;
+  const auto rooms = pool_.flash_rooms(pool_.candidates(Nearness::kNear));
+  const auto most = std::max_element(
+      rooms.begin(), rooms.end(),
+      [](const FlashRoom& a, const FlashRoom& b) { return a.free_bytes < b.free_bytes; });
+  if (most != rooms.end() && open_window(most->node)) spare_window_ = most->node;
+}
+
+std::vector<NodeIndex> Storages::drained_windows() const {
+  std::vector<NodeIndex> nodes;
+  for (const Window& window : windows_) {
+    if (pool_.is_drained(window.node) && flash_on(window.node).empty())
+      nodes.push_back(window.node);
+  }
+  return nodes;
+}
+
 /// In DDR, or where that is full on flash.
 Result<void> Storages::give_any_home(HeldStorage& storage) {
+  if (storage.home.area != nullptr || storage.home.flash) return {};
+  if (device_.copies == 1) open_spare_window();
   const auto given = give_home(storage);
   if (given || given.error().code() != Errc::kExhausted || device_.copies > 1) return given;
   return give_flash(storage) ? Result<void>() : given;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <hyperoffload/hyperoffload.hpp>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "common/base/units.hpp"
+#include "proto/files/convert.hpp"
 #include "tests/integration/client/flash/flash_plans.hpp"
 #include "tests/integration/client/steps/planned_job.hpp"
 #include "tests/integration/client/two_nodes.hpp"
@@ -54,6 +56,45 @@ struct Framework {
   test::HostMemory host;
 };
 
+std::byte value_of(std::size_t storage, std::uint64_t at) {
+  return static_cast<std::byte>(storage + 1 + (at * 7 >> 9U));
+}
+
+/// A job that places device memory itself. Its storages have values of their own, and are evicted.
+struct Evicted {
+  Evicted(const TwoNodes& nodes, std::size_t count, std::uint64_t bytes_each)
+      : pool({nodes.address(0), "full", "auto", 0}),
+        runtime(pool, Framework::take, Framework::drop, &framework),
+        bytes(bytes_each) {
+    for (std::size_t s = 0; s < count; ++s) {
+      storages.push_back(runtime.declare("own" + std::to_string(s), bytes));
+      std::byte* const memory = framework.host.allocate(bytes);
+      for (std::uint64_t i = 0; i < bytes; ++i) memory[i] = value_of(s, i);
+      runtime.adopt(storages[s], memory);
+      runtime.evict(storages[s]);
+    }
+    CHECK(framework.host.live_bytes() == 0);
+  }
+
+  /// Fetches one after another, and evicts it again: its home has the value still.
+  void compare() {
+    for (std::size_t s = 0; s < storages.size(); ++s) {
+      INFO(s);
+      const auto* const memory = static_cast<const std::byte*>(runtime.fetch(storages[s]));
+      std::uint64_t wrong = 0;
+      for (std::uint64_t i = 0; i < bytes; ++i) wrong += memory[i] != value_of(s, i) ? 1 : 0;
+      CHECK(wrong == 0);
+      runtime.evict(storages[s]);
+    }
+  }
+
+  Framework framework;
+  hyperoffload::Pool pool;
+  hyperoffload::Runtime runtime;
+  std::uint64_t bytes;
+  std::vector<ho_storage> storages;
+};
+
 /// Two plans of one step: with homes of persistent storages on flash, and with all in memory.
 std::vector<schedule::Schedule> on_either_tier() {
   for (std::uint64_t seed = 1; seed < 400; ++seed) {
@@ -85,36 +126,48 @@ void run_instead(PlannedJob& job, const schedule::Schedule& schedule, std::size_
 
 TEST_CASE("client flash: values go to flash where memory is full, and come back") {
   if (no_flash()) return;
-  TwoNodes nodes({.ddr_bytes = 16 * kMiB, .flash_bytes = kFlash, .nodes = 1});
-  hyperoffload::Pool pool({nodes.address(0), "full", "auto", 0});
-  Framework framework;
-  hyperoffload::Runtime runtime(pool, Framework::take, Framework::drop, &framework);
-  // One is larger than the memory through which values reach flash, and no multiple of a block.
-  constexpr std::uint64_t kBytes = 5 * kMiB + 4;
-  std::vector<ho_storage> storages;
-  const auto value = [](std::size_t s, std::uint64_t at) {
-    return static_cast<std::byte>(s + 1 + (at * 7 >> 9U));
-  };
-  for (std::size_t s = 0; s < 8; ++s) {
-    storages.push_back(runtime.declare("w" + std::to_string(s), kBytes));
-    std::byte* const memory = framework.host.allocate(kBytes);
-    for (std::uint64_t i = 0; i < kBytes; ++i) memory[i] = value(s, i);
-    runtime.adopt(storages[s], memory);
-    runtime.evict(storages[s]);
-  }
-  CHECK(framework.host.live_bytes() == 0);
-  CHECK(nodes.granted_bytes(0) <= 16 * kMiB);
-  CHECK(flash_on(nodes, 0) >= 5 * kBytes);
-  for (std::size_t s = 0; s < storages.size(); ++s) {
-    INFO(s);
-    const auto* const memory = static_cast<const std::byte*>(runtime.fetch(storages[s]));
-    std::uint64_t wrong = 0;
-    for (std::uint64_t i = 0; i < kBytes; ++i) wrong += memory[i] != value(s, i) ? 1 : 0;
-    CHECK(wrong == 0);
-    runtime.evict(storages[s]);  // its home has the value still
-    runtime.undeclare(storages[s]);
-  }
+  // All of memory: full segments, but for those by which values reach flash.
+  const std::uint64_t ddr_bytes = GENERATE(16 * kMiB, 12 * kMiB);
+  TwoNodes nodes({.ddr_bytes = ddr_bytes, .flash_bytes = kFlash, .nodes = 1});
+  // More than passes at a time, and no multiple of a block.
+  Evicted job(nodes, 8, 5 * kMiB + 4);
+  CHECK(nodes.granted_bytes(0) <= ddr_bytes);
+  CHECK(flash_on(nodes, 0) >= 5 * job.bytes);
+  job.compare();
+  for (const ho_storage storage : job.storages) job.runtime.undeclare(storage);
   CHECK(flash_on(nodes, 0) == 0);
+}
+
+TEST_CASE("client flash: values that a plan does not know make room for its homes") {
+  if (no_flash()) return;
+  const auto plan = on_either_tier()[1];
+  TwoNodes nodes({.ddr_bytes = 16 * kMiB, .flash_bytes = kFlash, .nodes = 1});
+  Evicted job(nodes, 6, 2 * kMiB);
+  CHECK(nodes.granted_bytes(0) == 16 * kMiB);
+  CHECK(flash_on(nodes, 0) == 0);
+  const std::string schedule = encode_schedule(plan);
+  {
+    const hyperoffload::Plan loaded(job.runtime, schedule.data(), schedule.size());
+    CHECK(flash_on(nodes, 0) == 6 * job.bytes);
+    job.compare();
+  }
+  job.compare();
+}
+
+TEST_CASE("client flash: what a job keeps to reach flash by leaves a drained node") {
+  if (no_flash()) return;
+  TwoNodes nodes({.flash_bytes = kFlash});
+  Evicted job(nodes, 1, 2 * kMiB);
+  for (const int drained : {0, 1}) {
+    REQUIRE(test::connect(nodes.address(drained))->drain(test::soon()).ok());
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (nodes.granted_bytes(drained) > 0) {
+      REQUIRE(std::chrono::steady_clock::now() < end);
+      job.compare();
+    }
+    REQUIRE(test::connect(nodes.address(drained))->undrain(test::soon()).ok());
+  }
+  job.compare();
 }
 
 TEST_CASE("client flash: where memory and flash are full, evicting fails and the value stays") {
