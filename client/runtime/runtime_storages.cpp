@@ -240,18 +240,27 @@ Result<void> Runtime::peek(StorageNumber number, std::span<std::byte> into) {
   HeldStorage seen;
   seen.name = name;
   seen.bytes = into.size();
-  seen.place = place_now(*index);
-  if (!seen.place.on_device && seen.place.at_home) {
-    seen.home = (*storage)->persistent ? (*storage)->home : in_step_->home(*index);
-    if (seen.home.flash) return Error(Errc::kUnsupported, name + " is on flash: leave the step");
-    const std::uint64_t parity = (in_step_->steps_begun() + 1) % 2;
-    seen.home.offset_bytes.fill(seen.home.offset_bytes[parity]);
-    seen.home.second.offset_bytes.fill(seen.home.second.offset_bytes[parity]);
-    seen.address = into.data();
+  seen.address = into.data();
+  for (seen.place = place_now(*index); !seen.place.on_device;) {
+    const ValuePlace before = seen.place;
+    if (before.at_home) {
+      seen.home = (*storage)->persistent ? (*storage)->home : in_step_->home(*index);
+      const std::uint64_t parity = (in_step_->steps_begun() + 1) % 2;
+      seen.home.offset_bytes.fill(seen.home.offset_bytes[parity]);
+      seen.home.second.offset_bytes.fill(seen.home.second.offset_bytes[parity]);
+    } else if (before.staged) {
+      seen.home = StorageHome{};
+      seen.home.area = &in_step_->staging();
+      seen.home.offset_bytes.fill(before.staged_offset_bytes);
+      seen.place.at_home = true;
+    } else {
+      break;
+    }
     if (auto got = storages_->fetch(seen, {0, seen.bytes}); !got) return moved_badly(got.error());
-    // Once its prefetch has ended, a home that the plan shares may get another storage's bytes.
+    // Once the value has left, a place that the plan shares may get another storage's bytes.
     seen.place = place_now(*index);
-    if (!seen.place.on_device || (*storage)->persistent) return {};
+    if (before.at_home ? (*storage)->persistent || seen.place.at_home : seen.place.staged)
+      return {};
   }
   if (!seen.place.on_device) return conflict(name + " has no value: the step has not written it");
   const std::byte* const memory = in_step_->replay().hosted()->address(*index);

@@ -709,8 +709,8 @@ HO_API ho_status ho_fetch(ho_runtime* runtime, ho_storage storage, void** memory
  * HO_INVALID_ARGUMENT  `bytes` is not the storage's size.
  * HO_CONFLICT          no step of a plan with this storage runs; an op runs; or the storage has no
  *                      value, since the step has not written it.
- * HO_UNSUPPORTED       the device memory is an arena; its home is on flash; or, on an accelerator,
- *                      `into` is other memory and the value is on the device. */
+ * HO_UNSUPPORTED       the device memory is an arena; or, on an accelerator, `into` is other memory
+ *                      and the value is on the device. */
 HO_API ho_status ho_peek(ho_runtime* runtime, ho_storage storage, void* into, size_t bytes);
 /* Takes the storage off the device: stores it if its home is out of date, waits, and drops the
  * memory. HO_EXHAUSTED: the pool has no room for its home. */

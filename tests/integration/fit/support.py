@@ -35,9 +35,15 @@ def wait_for_pool(pool, daemon):
 class Daemons:
     """A pool of real daemons, reached by Unix sockets or over TCP on loopback. `addresses` are theirs."""
 
-    def __init__(self, count, tcp=False, ddr_bytes=128 << 20, segment_bytes=2 << 20):
+    def __init__(self, count, tcp=False, ddr_bytes=128 << 20, segment_bytes=2 << 20, flash_bytes=0):
         self.folder = tempfile.TemporaryDirectory(prefix="ho-fit-")
         self.size = f"ddr_bytes: {ddr_bytes} segment_bytes: {segment_bytes}"
+        if flash_bytes > 0:
+            assert count == 1
+            flash = pathlib.Path(self.folder.name) / "flash"
+            flash.touch(0o600)
+            os.truncate(flash, flash_bytes)
+            self.size += f' flash {{ path: "{flash}" }}'
         self.addresses = [f"tcp:127.0.0.1:{free_port()}" if tcp else f"unix:{self.folder.name}/n{node}.sock"
                           for node in range(count)]
         self.processes = [self._start(node, tcp) for node in range(count)]

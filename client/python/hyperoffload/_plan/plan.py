@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .._pool import library
-from .analyze import schedule_of
+from .analyze import Links, schedule_of
 from .arguments import budget_of, check_hardware, check_log, check_pool, check_training, copies_of
 from .graph import Call, Graph, Managed, Part, duration_ns
 
@@ -117,10 +117,10 @@ def _function_of(name):
     return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
 
 
-def plan_of(graph, budget_bytes, hardware, pool, copies, address=None):
-    """The plan of a Graph within `budget_bytes`; see analyze(). pool: a library.Pool, or None."""
+def plan_of(graph, budget_bytes, hardware, links, copies, address=None):
+    """The plan of a Graph within `budget_bytes`; see analyze(). links: Links, or None."""
     # What the plan does not know stays on the device all the time.
-    schedule, page = schedule_of(graph.movable, budget_bytes, graph.fixed_bytes, hardware, pool, copies, graph.device)
+    schedule, page = schedule_of(graph.movable, budget_bytes, graph.fixed_bytes, hardware, links, copies)
     return Plan(graph, budget_bytes, schedule, page, address, copies)
 
 
@@ -148,6 +148,6 @@ def analyze(graph: Graph, *, device_memory: str | int, pool: str | None = None,
         raise ValueError("name a pool, whose link is measured, or a hardware file")
     connection = library.Pool(pool, "pytorch-plan")
     try:
-        return plan_of(graph, budget, None, connection, copies, pool)
+        return plan_of(graph, budget, None, Links(connection, graph.device), copies, pool)
     finally:
         connection.close()

@@ -94,7 +94,7 @@ class RuntimeCounters(ctypes.Structure):
     _fields_ = [("struct_bytes", ctypes.c_size_t), *((name, ctypes.c_uint64) for name in (
         "runs", "steps_left", "fetched_bytes", "stored_bytes", "device_bytes", "peak_device_bytes",
         "doubled_storages", "halved_storages", "repaired_storages")),
-                ("nodes", ctypes.c_uint32), ("nodes_lost", ctypes.c_uint32)]
+                ("nodes", ctypes.c_uint32), ("nodes_lost", ctypes.c_uint32), ("ddr_bytes", ctypes.c_uint64)]
 
 
 class ScheduleNeeds(ctypes.Structure):
@@ -139,6 +139,10 @@ def _load():
                 "ho_connect": [handle, handle], "ho_disconnect": [handle], "ho_set_log": [ctypes.c_int, _LINE, handle],
                 "ho_allocate_among": [handle, ctypes.c_int, wide, handle], "ho_register": [handle, handle, size],
                 "ho_pool_get_room": [handle, ctypes.c_int, handle], "ho_pool_get_notice": [handle, handle],
+                "ho_flash_allocate": [handle, wide, ctypes.c_int, handle], "ho_flash_free": [handle, handle],
+                "ho_allocate_beside": [handle, handle, wide, handle],
+                "ho_stage_in": [handle, handle, wide, handle, wide, wide, handle],
+                "ho_stage_out": [handle, handle, wide, handle, wide, wide, handle],
                 "ho_unregister": [handle, handle], "ho_get": [handle, handle, wide, handle, size, handle],
                 "ho_put": [handle, handle, wide, handle, size, handle], "ho_wait": [handle, wide],
                 "ho_open": [handle, handle, handle], "ho_load": [handle, handle, size, handle],
@@ -300,6 +304,26 @@ class Pool:
                 lib.ho_unregister(self.handle, address)
         finally:
             lib.ho_free(self.handle, memory)
+
+    def measure_flash(self, size, times=3):
+        """Moves `size` bytes between flash and memory beside it. Returns (out, in) in bytes/s, the best of all."""
+        lib, flash, memory, ticket = library(), ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_uint64()
+
+        def took(move):
+            begun = time.perf_counter()
+            _check(move(self.handle, flash, 0, memory, 0, size, ctypes.byref(ticket)))
+            _check(lib.ho_wait(self.handle, ticket))
+            return time.perf_counter() - begun
+
+        _check(lib.ho_flash_allocate(self.handle, size, 0, ctypes.byref(flash)))
+        try:
+            _check(lib.ho_allocate_beside(self.handle, flash, size, ctypes.byref(memory)))
+            try:
+                return tuple(size / min(took(move) for _ in range(times)) for move in (lib.ho_stage_out, lib.ho_stage_in))
+            finally:
+                lib.ho_free(self.handle, memory)
+        finally:
+            _check(lib.ho_flash_free(self.handle, flash))
 
     def measure_device(self, device, size, times=3):
         """Moves `size` bytes from a device to the nodes that values go to first, and back. Returns (put, get) in

@@ -6,6 +6,7 @@ import functools
 import torch
 
 from .._memory.demand import BYTES_MIN
+from .._pool.library import Error
 from .._torch.step import shapes_of
 
 # So many plans are kept at a time; each has homes and a replay.
@@ -16,6 +17,8 @@ _HISTORY, _PATTERN_MAX = 64, 16
 _SEEN_MAX = 64
 # A plan that does not fit its steps is made again so often where replan is "once".
 _AGAIN_MAX = 3
+# So often plans end for one that has homes of their values on another tier: each costs a plan made anew.
+_CHANGES_MAX = 3
 # A plan that was refused is tried again when this part is gone of what could not leave, so many bytes at least.
 _FREED, _FREED_MIN = 0.1, 1 << 16
 
@@ -67,6 +70,7 @@ class Plans:
         self._noted = 0  # the signature of this step so far
         self._left = _AGAIN_MAX
         self._has_dropped = False
+        self._changes = 0
 
     # A step.
 
@@ -171,10 +175,24 @@ class Plans:
         self._seen.pop(signature, None)
         self._refused[signature] = fixed_bytes
 
+    def loaded(self, load):
+        """Returns what load() does. Plans that have homes of the same values on another tier end before, a few times."""
+        try:
+            return load()
+        except Error as error:
+            if error.name != "conflict" or self._changes == _CHANGES_MAX:
+                raise
+        self._changes += 1
+        while self.replays:
+            self._drop(self.replays[0])
+        return load()
+
     def replace(self, earlier, replay):
-        """A plan of the same step takes the place of an earlier one."""
-        self.replays[self.replays.index(earlier)] = replay
-        earlier.finish()
+        """A plan of the same step takes the place of an earlier one, which may have ended."""
+        if earlier in self.replays:
+            self.replays.remove(earlier)
+            earlier.finish()
+        self.replays.append(replay)
 
     def _drop(self, replay):
         self.replays.remove(replay)

@@ -15,7 +15,7 @@ from .._memory.meter import Meter
 from .._memory.readers import Readers
 from .._memory.resizable import make_resizable, watch_loads
 from .._memory.saving import bring_all, watch_saves
-from .._plan.analyze import room_to_measure
+from .._plan.analyze import Links
 from .._plan.graph import Graph, RunRecorder, show_model, storages_by_name, tensors_of_job
 from .._plan.plan import Plan, plan_of
 from .._pool import library
@@ -64,8 +64,7 @@ class Run:
         self._budget = budget
         self._replan = replan
         self._address = pool
-        self._hardware = hardware
-        self._copies = copies
+        self._hardware, self._copies = hardware, copies
         self._pool_options = pool_options or {}
         self._held = None  # _copies_held() at the end of the run
         self._stack = contextlib.ExitStack()
@@ -79,7 +78,7 @@ class Run:
         self._recorded_count = _RECORDED
         self._replay = None
         self._plans = Plans(replan == "auto", _say)
-        self._pool = None
+        self._pool = self._links = None
         self._plan_given = plan
         self._page = None if plan is None else plan.page  # the analyzer's
         self._plain_bytes = 0 if plan is None else plan.graph.plain_bytes
@@ -104,6 +103,7 @@ class Run:
                 self._pool = library.Pool(self._address, "pytorch", **self._pool_options)
                 stack.callback(self._pool.close)
                 self._demand = Demand(self._pool, self._device, self._meter, self._limit, self._copies)
+                self._links = Links(self._pool, self._device, self._demand)
                 stack.push(self._end)
                 self._show_model()
                 replace(stack, self._optimizer, "step", self._after_step)
@@ -138,6 +138,8 @@ class Run:
         # Each step holds at least the parameters and their gradients.
         self._plain_bytes = max(self._plain_bytes, self._meter.bytes + sum(
             bytes_of(local_of(each)) for each in self._model.parameters() if each.requires_grad))
+        if self._hardware is None:
+            self._links.measure_ahead(self._limit())
         self._demand.room(0)
         self._meter.restart()
 
@@ -264,7 +266,7 @@ class Run:
         _, ops, _ = earlier.timeline()
         graph = earlier.graph.retimed([span.end_ns - span.start_ns for span in ops])
         try:
-            plan = plan_of(graph, self._limit(), None, self._pool, self._copies_now())
+            plan = plan_of(graph, self._limit(), None, self._links, self._copies_now())
             replay = self._replay_of(plan, earlier.present(), earlier.drift)
         except (MemoryError, RuntimeError) as error:
             _say(f"the plan stays: {error}")
@@ -350,9 +352,7 @@ class Run:
 
     def _plan(self, graph):
         """Makes a plan of a recorded step, and a replay of it."""
-        if self._device.is_accelerator:
-            self._demand.room(room_to_measure(self._limit()))
-        plan = plan_of(graph, self._limit(), self._hardware, self._pool, self._copies_now())
+        plan = plan_of(graph, self._limit(), self._hardware, self._links, self._copies_now())
         self._page = plan.page
         present = {number: self._recorder.present[number] for number, each in graph.managed.items()
                    if each.persistent}
@@ -362,8 +362,8 @@ class Run:
         """A replay of a plan. earlier: the Drift of the plan that it replaces."""
         needs = library.schedule_info(plan.schedule)
         make = Drift if earlier is None else earlier.planned_again
-        return Replay(self._demand, plan, present, self._plans,
-                      (self._note_departure, self._figures.detoured, self._choose), make(needs.step_ns, needs.stall_ns))
+        acts = self._note_departure, self._figures.detoured, self._choose
+        return self._plans.loaded(lambda: Replay(self._demand, plan, present, self._plans, acts, make(needs.step_ns, needs.stall_ns)))
 
     def _apply(self):
         """Begins to run under the plan that was given, if what it moves exists by now. Else the first

@@ -126,7 +126,7 @@ void run_instead(PlannedJob& job, const schedule::Schedule& schedule, std::size_
 
 TEST_CASE("client flash: values go to flash where memory is full, and come back") {
   if (no_flash()) return;
-  // All of memory: full segments, but for those by which values reach flash.
+  // Memory gets full, also where no part of it is left for more than one value.
   const std::uint64_t ddr_bytes = GENERATE(16 * kMiB, 12 * kMiB);
   TwoNodes nodes({.ddr_bytes = ddr_bytes, .flash_bytes = kFlash, .nodes = 1});
   // More than passes at a time, and no multiple of a block.
@@ -217,4 +217,25 @@ TEST_CASE("client flash: plans that are loaded at once want a home on one tier")
   const std::size_t other = job.add(plans[0]);
   CHECK(job.plan(other) == nullptr);
   CHECK_THAT(job.error(), Catch::Contains("or unload the other plan first"));
+}
+
+TEST_CASE("client flash: a step shows values on flash and on their way, and goes on") {
+  if (no_flash()) return;
+  TwoNodes nodes({.flash_bytes = kFlash, .nodes = 1});
+  const PoolHandle pool = connect_pool(nodes.address(0), "auto");
+  for (const auto& schedule : test::plans_with_flash(4, 16)) {
+    PlannedJob job(pool.get(), schedule, 9, Device::kHosted);
+    REQUIRE(job.plan() != nullptr);
+    for (int step = 0; step < 4; ++step) {
+      REQUIRE(job.begin_step() == HO_OK);
+      for (std::uint32_t p = 0; p < schedule.positions.size(); ++p) {
+        CHECK(job.peek_at_all(p) == HO_OK);
+        REQUIRE(job.error() == "");
+        REQUIRE(job.run_next(p) == HO_OK);
+      }
+      REQUIRE(job.end_step() == HO_OK);
+    }
+    CHECK(job.sync_and_compare() == HO_OK);
+    CHECK(job.wrong() == "");
+  }
 }

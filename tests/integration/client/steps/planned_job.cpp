@@ -286,6 +286,34 @@ ho_status PlannedJob::run_position(Loaded& loaded, std::uint32_t position) {
   return keep(ho_after(loaded.plan, position));
 }
 
+ho_status PlannedJob::peek_at_all(std::uint32_t next, std::size_t which) {
+  Loaded& loaded = plans_[which];
+  const auto& positions = loaded.schedule.positions;
+  for (std::uint32_t s = 0; s < loaded.schedule.storages.size(); ++s) {
+    const Storage& storage = loaded.schedule.storages[s];
+    const auto access_in = [&](std::uint32_t begin, std::uint32_t end) -> const Access* {
+      for (std::uint32_t p = begin; p < end; ++p) {
+        for (const auto& operand : positions[p].operands) {
+          if (operand.storage.value() == s) return &operand.access;
+        }
+      }
+      return nullptr;
+    };
+    const bool made = storage.persistent || is_input(storage) || access_in(0, next) != nullptr;
+    const Access* const needed = access_in(next, static_cast<std::uint32_t>(positions.size()));
+    if (!made || (needed == nullptr ? !storage.persistent : *needed == Access::kWrite)) continue;
+    ho_storage number = 0;
+    std::vector<std::byte> found(storage.bytes);
+    auto status = keep(ho_storage_of(loaded.plan, storage.id, &number));
+    if (status == HO_OK) status = keep(ho_peek(runtime_, number, found.data(), found.size()));
+    if (status != HO_OK) return status;
+    if (found != value(loaded, s)) {
+      fail(storage.name + " before position " + std::to_string(next) + ", at a glance");
+    }
+  }
+  return HO_OK;
+}
+
 /// Gives memory to new outputs, and at times to storages that the op overwrites completely.
 ho_status PlannedJob::place_outputs(Loaded& loaded, std::uint32_t position) {
   for (const auto& operand : loaded.schedule.positions[position].operands) {

@@ -49,6 +49,9 @@ class PlannedJob {
   /// each position and end_step(), or by calls of its own.
   [[nodiscard]] ho_status begin_step(std::size_t which = 0);
   [[nodiscard]] ho_status run_next(std::uint32_t position, std::size_t which = 0);
+  /// Where the job places its memory: compares what the step has so far, and needs from `next` on,
+  /// with the model, wherever it is.
+  [[nodiscard]] ho_status peek_at_all(std::uint32_t next, std::size_t which = 0);
   [[nodiscard]] ho_status end_step(std::size_t which = 0);
   /// Runs a step up to a position and leaves it. Then supplies the model's persistent values
   /// again, as a job does that returns to a checkpoint.
