@@ -1,5 +1,6 @@
 // The C ABI of published objects. No exception leaves it.
 #include <algorithm>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -160,6 +161,21 @@ Result<std::vector<Tensor>> read_tensors(UsedMemory& used, const ho_tensor* give
   return out;
 }
 
+/// The caller's function, as a publisher calls it; empty: there is none.
+std::function<Result<void>(std::size_t)> filling(const ho_object_options& options) {
+  if (options.fill == nullptr) return {};
+  return [fill = options.fill, context = options.fill_context](std::size_t tensor) -> Result<void> {
+    last_error().clear();  // what it says is of a call of the library in it
+    const ho_status status = fill(context, tensor);
+    if (status == HO_OK) return {};
+    if (status < HO_OK || status > HO_IO) {
+      return Error(Errc::kInvalidArgument, "fill returned no status");
+    }
+    const std::string why = last_error().empty() ? "fill failed" : last_error();
+    return Error(static_cast<Errc>(status), why);
+  };
+}
+
 void count_object(ho_pool& pool, std::ptrdiff_t change) {
   const std::lock_guard guard(pool.mutex);
   pool.objects += static_cast<std::size_t>(change);
@@ -242,6 +258,7 @@ ho_status ho_publisher_open(ho_pool* pool, const ho_object_options* options,
       return Error(Errc::kInvalidArgument, "exclusive: 0 or 1");
     }
     known.exclusive = read->options.exclusive == 1;
+    known.fill = filling(read->options);
     known.name = std::move(read->name);
     known.secret = std::move(read->secret);
     known.mesh = std::move(read->mesh);
@@ -343,6 +360,17 @@ ho_status ho_object_read(ho_subscriber* subscriber) {
     subscriber->stop->store(false);
     if (subscriber->relays != nullptr) return subscriber->relays->read();
     return subscriber->subscriber->read();
+  });
+}
+
+ho_status ho_object_read_tensor(ho_subscriber* subscriber, size_t tensor) {
+  return guarded([&]() -> Result<void> {
+    if (subscriber == nullptr) return null_argument();
+    if (subscriber->relays != nullptr) {
+      return Error(Errc::kUnsupported, "with relays, tensors are read together");
+    }
+    subscriber->stop->store(false);
+    return subscriber->subscriber->read_tensor(tensor);
   });
 }
 

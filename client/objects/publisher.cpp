@@ -373,6 +373,12 @@ Result<void> Publisher::put(const Slot& slot, const ObjectPartId& id) {
   TransferWindow window(pool_.engine(), options_.link_bytes_per_s, options_.stop);
   for (std::size_t i = 0; i < manifest_.tiles.size(); ++i) {
     if (manifest_.tiles[i].checksums.empty()) continue;
+    if (options_.fill) {
+      while (window.size() > 0) {
+        if (auto ok = window.wait_first(); !ok) return ok;
+      }
+      if (auto ok = options_.fill(i); !ok) return ok;
+    }
     if (auto ok = put_tile(window, slot, id, i); !ok) return ok;
   }
   const std::string text = write_manifest(manifest_);

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -46,7 +48,11 @@ class Publisher : public Leaver {
     bool exclusive = false;              ///< a version is reserved in the whole pool first
     std::vector<ObjectTensor> tensors;
     std::vector<ObjectMemory> memory;  ///< this rank's tiles, parallel to tensors; not copied
-    const StopFlag* stop = nullptr;    ///< nullptr: none
+    /// Writes a tensor's tile to its memory, by its index: called before each tile that this rank
+    /// stores is copied, when no transfer uses memory of tiles, so that they may share it. By
+    /// publish(), again where a restart of the daemon makes it begin anew. Empty: it is there.
+    std::function<Result<void>(std::size_t)> fill;
+    const StopFlag* stop = nullptr;  ///< nullptr: none
   };
   static constexpr std::uint32_t kVersionsMax = 1024;
 
@@ -66,7 +72,7 @@ class Publisher : public Leaver {
   /// kAlreadyExists: another run has this version (without Options::exclusive: on this node);
   /// kUnsupported: the pool cannot reserve versions; kUnavailable, kDeadline: the node is lost, or
   /// silent: then the version may be visible all the same, and its number is used up; kCanceled: it
-  /// was stopped, and the version is not visible.
+  /// was stopped, and the version is not visible; an error of Options::fill: it is not visible.
   [[nodiscard]] Result<void> publish(std::uint64_t version) {
     return publish(version, options_.run);
   }

@@ -349,14 +349,6 @@ Result<void> Subscriber::plan_by(const ObjectPart& part) {
   plan_ = std::move(*plan);
   plan_number_ += 1;
   if (options_.own_part) plan_.leave_out(*options_.own_part);
-  const bool in_place =
-      std::all_of(plan_.tiles.begin(), plan_.tiles.end(), [](const TileRead& tile) {
-        return std::all_of(tile.pieces.begin(), tile.pieces.end(),
-                           [](const PieceRead& one) { return one.destination_bytes.has_value(); });
-      });
-  if (!in_place) {
-    if (auto ok = bounce_.prepare(); !ok) return ok;
-  }
   mesh_ = manifest.mesh;
   tensors_ = manifest.tensors;
   description_ = part.description;
@@ -380,10 +372,10 @@ Result<void> Subscriber::check_tiles(const Held& held, std::size_t position) con
 }
 
 /// All pieces, those of different nodes in turns, so that all their links are busy.
-std::vector<Subscriber::Fetch> Subscriber::in_turns() const {
+std::vector<Subscriber::Fetch> Subscriber::in_turns(std::span<const TileRead> tiles) const {
   std::vector<std::vector<Fetch>> by_node(pool_.nodes().size());
   std::size_t longest = 0;
-  for (const TileRead& tile : plan_.tiles) {
+  for (const TileRead& tile : tiles) {
     std::vector<Fetch>& fetches = by_node[held_.at(tile.position).node.value()];
     for (const PieceRead& piece : tile.pieces) fetches.push_back({&tile, &piece, nullptr});
     longest = std::max(longest, fetches.size());
@@ -401,7 +393,16 @@ std::vector<Subscriber::Fetch> Subscriber::in_turns() const {
   return out;
 }
 
-Result<void> Subscriber::read() {
+Result<void> Subscriber::read_tensor(std::size_t wanted) {
+  if (wanted >= options_.tensors.size()) {
+    return Error(Errc::kOutOfRange, "the reader has no tensor " + std::to_string(wanted));
+  }
+  const auto index = [](const TileRead& tile) { return tile.wanted; };  // ascending
+  const auto found = std::ranges::equal_range(plan_.tiles, wanted, {}, index);
+  return read_tiles({found.begin(), found.end()});
+}
+
+Result<void> Subscriber::read_tiles(std::span<const TileRead> tiles) {
   if (held_.empty()) return Error(Errc::kConflict, "no version is open");
   std::deque<Fetch> fetches;
   TransferWindow window(pool_.engine(), options_.link_bytes_per_s, options_.stop);
@@ -416,7 +417,7 @@ Result<void> Subscriber::read() {
     }
     return finish(fetch);
   };
-  for (const Fetch& next : in_turns()) {
+  for (const Fetch& next : in_turns(tiles)) {
     if (window.size() == BounceBuffer::kPieces) {
       if (auto ok = settle(); !ok) return ok;
     }
@@ -437,6 +438,9 @@ Result<void> Subscriber::start(TransferWindow& window, Fetch& fetch) {
                              held.manifest.tiles[fetch.tile->tensor].offset_bytes +
                              piece.begin_bytes;
   const bool direct = piece.destination_bytes.has_value();
+  if (!direct) {
+    if (auto ok = bounce_.prepare(); !ok) return ok;
+  }
   fetch.bytes = direct ? memory.data + *piece.destination_bytes : bounce_.next();
   return window.start(Direction::kGet, held.arena->map, from, fetch.bytes, piece.length_bytes,
                       direct ? *memory.registered : bounce_.handles());

@@ -67,7 +67,9 @@ class Subscriber {
   /// now on; kCorrupt: bytes that are not what was published;
   /// kNotFound: its publisher has ended, or its daemon was restarted; kUnavailable, kDeadline: a
   /// node is lost.
-  [[nodiscard]] Result<void> read();
+  [[nodiscard]] Result<void> read() { return read_tiles(plan_.tiles); }
+  /// The same for one tensor, by its index in Options::tensors. kOutOfRange: there is none.
+  [[nodiscard]] Result<void> read_tensor(std::size_t wanted);
   /// Lets go of the open version, if there is one. Waits until the nodes have heard it.
   void release();
   /// The same without waiting.
@@ -127,7 +129,8 @@ class Subscriber {
   [[nodiscard]] Result<const Arena*> attach(const Found& found, std::uint64_t hold);
   [[nodiscard]] Result<void> plan_by(const ObjectPart& part);
   [[nodiscard]] Result<void> check_tiles(const Held& held, std::size_t position) const;
-  [[nodiscard]] std::vector<Fetch> in_turns() const;
+  [[nodiscard]] Result<void> read_tiles(std::span<const TileRead> tiles);
+  [[nodiscard]] std::vector<Fetch> in_turns(std::span<const TileRead> tiles) const;
   [[nodiscard]] Result<void> start(TransferWindow& window, Fetch& fetch);
   [[nodiscard]] Result<void> finish(const Fetch& fetch);
   template <typename Ended>
@@ -138,7 +141,7 @@ class Subscriber {
   const layout::Mesh reader_mesh_;
   SteadyClock clock_;
   RegisteredTensors memory_;
-  BounceBuffer bounce_;  ///< for pieces that are several runs of the reader's tile
+  BounceBuffer bounce_;  ///< for pieces that are several runs of the reader's tile, by the first
 
   std::optional<ObjectChecksum> description_;  ///< that the plan is for
   std::string mesh_;

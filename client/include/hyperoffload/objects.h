@@ -90,6 +90,15 @@ typedef struct ho_object_options {
      etcd for 5 s keeps its versions, and another run may publish them, too. 0: versions of two runs
      exclude each other on one node alone. */
   uint32_t exclusive;
+  /* Publishers: ho_publish calls it on its own thread before it copies a tile: it writes that tile
+     to its memory, of the tensor with this index at ho_publisher_open. So a rank publishes more
+     than it has memory for: tiles may share theirs, which no transfer uses then. Not called for
+     tiles without bytes, and those that another rank stores; again, from the first one, where the
+     node's daemon was restarted. It must neither throw nor use this publisher. ho_publish ends with
+     the status that it returns, if that is not HO_OK, and this rank's part is not visible. NULL:
+     the tiles are in their memory. */
+  ho_status (*fill)(void* fill_context, size_t tensor);
+  void* fill_context;
 } ho_object_options;
 
 /* A tensor, as this rank has it. The library copies all of it except `data`. */
@@ -184,6 +193,12 @@ HO_API ho_status ho_acquire(ho_subscriber* subscriber, uint64_t least, uint64_t 
  * HO_NOT_FOUND   the publisher has ended, or its daemon was restarted.
  * HO_UNAVAILABLE, HO_DEADLINE   a node is lost. */
 HO_API ho_status ho_object_read(ho_subscriber* subscriber);
+/* The same for one tensor, by its index at ho_subscriber_open: the memory of the others stays as it
+ * is, so that tensors may share theirs and be read one after another. Without relays.
+ *
+ * HO_OUT_OF_RANGE  there is no such tensor.
+ * HO_UNSUPPORTED   the reader has relays. */
+HO_API ho_status ho_object_read_tensor(ho_subscriber* subscriber, size_t tensor);
 /* Makes a ho_acquire or ho_object_read that is under way end soon, with HO_CANCELED unless it is
  * about to end. What it has begun to move comes to its end first: 16 MiB at most, with relays three
  * times as much. A call that begins later is not stopped. NULL is allowed. */

@@ -6,6 +6,7 @@
 #include <hyperoffload/objects.h>
 #include <hyperoffload/hyperoffload.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -61,6 +62,7 @@ class Subscriber {
     return version;
   }
   void read() { check(ho_object_read(handle_)); }
+  void read_tensor(std::size_t tensor) { check(ho_object_read_tensor(handle_, tensor)); }
   /// From any thread, or a signal handler.
   void stop() noexcept { ho_subscriber_stop(handle_); }
   void release() noexcept { ho_object_release(handle_); }
