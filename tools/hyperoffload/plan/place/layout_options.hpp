@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <string>
 
+#include "common/cli/values.hpp"
 #include "common/layout/reshard.hpp"
 
 namespace ho::cli {
