@@ -55,6 +55,7 @@ void add_upgrade(Program& program, PoolOptions defaults);
 void add_flash(Program& program, const PoolOptions& defaults);
 void add_blocks(Program& program, const PoolOptions& defaults);
 void add_objects(Program& program, const PoolOptions& defaults);
+void add_objects_reshard(Program& program, CLI::App& objects, const PoolOptions& defaults);
 void add_objects_save(Program& program, CLI::App& objects, const PoolOptions& defaults);
 
 /// `hyperoffload bench`; its commands follow.

@@ -58,13 +58,18 @@ int main(int, char** arguments) {
 
 def save_by_page(node):
     """The page's commands, and the rows that the second rank of theirs has."""
-    text, = blocks(PAGE)
+    text, anew = blocks(PAGE)
     print(node.run(text))
     assert [one.name for one in (node.folder / "policy-whole").iterdir()] == ["rank-0.safetensors"]
     assert len(list((node.folder / "policy-2x4").iterdir())) == 8
-    data = (node.folder / "policy-2x4/rank-1.safetensors").read_bytes()[-1024 * 1024 * 2:]
+    anew += """hyperoffload objects save policy-2x4 --timeout 60s --mesh 2x4:dp,tp --layout 'tp;-' --out anew
+        kill $!
+        wait $! || test $? = 130"""
+    print(node.run(anew))
     wanted = [(row * 31 + column) % 65536 for row in range(1024, 2048) for column in range(1024)]
-    assert data == array.array("H", wanted).tobytes()
+    for folder in ("policy-2x4", "anew"):
+        data = (node.folder / folder / "rank-1.safetensors").read_bytes()[-1024 * 1024 * 2:]
+        assert data == array.array("H", wanted).tobytes(), folder
 
 
 def main():

@@ -165,7 +165,8 @@ std::uint64_t bytes_of(const LaidTensor& tensor, const layout::Shape& part) {
 int complain_about_object(Console& console, const ObjectArguments& args, const Error& given,
                           Exit otherwise) {
   const Error error = with_hint(args, given);
-  const bool misspelt = error.code() == Errc::kInvalidArgument;
+  const bool misspelt =
+      error.code() == Errc::kInvalidArgument || error.code() == Errc::kAlreadyExists;
   const bool no = error.code() == Errc::kNotFound || error.code() == Errc::kCorrupt ||
                   error.code() == Errc::kUnsupported;
   if (no && console.json()) {

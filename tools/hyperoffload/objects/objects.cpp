@@ -62,9 +62,10 @@ PoolCommand<Objects> listing() {
 }  // namespace
 
 void add_objects(Program& program, const PoolOptions& defaults) {
-  CLI::App& objects =
-      program.add_group("objects", "List tensors that programs publish, and save them");
+  CLI::App& objects = program.add_group(
+      "objects", "List tensors that programs publish, lay them out anew, and save them");
   add_pool_command(program, objects, defaults, listing());
+  add_objects_reshard(program, objects, defaults);
   add_objects_save(program, objects, defaults);
 }
 

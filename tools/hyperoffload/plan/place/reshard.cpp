@@ -381,10 +381,9 @@ void add_reshard(Program& program) {
        "stride_bytes apart in both buffers. A get from the rank itself is a copy. Gets with "
        "\"combine\" add terms of a partial value, in their order. With --tensors the result "
        "has the sums, and the bytes of each rank's link. Gets with \"relay\" (--relays) read the "
-       "other rank's buffer under the new layout, once that has its gets without. hyperoffload "
-       "objects "
-       "save does it with a "
-       "published object of a running program.",
+       "other rank's buffer under the new layout, once that has its gets without. This command "
+       "only plans: hyperoffload objects reshard does it with an object that a running program has "
+       "published, and objects save writes one into files.",
        {"hyperoffload reshard --mesh-from 4x2:dp,tp --from 'tp;-' \\\n"
         "    --mesh-to 2x4:dp,tp --to '-;tp' --shape 4096,4096 --element-bytes 2",
         "hyperoffload reshard --mesh-from 8:x --from 'x;-' --to '-;x' \\\n"

@@ -1,0 +1,370 @@
+// objects reshard: publishes a version anew, under another layout, and holds it.
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <hyperoffload/objects.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "common/base/clock.hpp"
+#include "common/base/units.hpp"
+#include "common/cli/layout.hpp"
+#include "common/cli/stop.hpp"
+#include "common/cli/values.hpp"
+#include "common/layout/layout.hpp"
+#include "common/system/random.hpp"
+#include "common/text/json.hpp"
+#include "tools/hyperoffload/objects/object_input.hpp"
+#include "tools/hyperoffload/pool/pool_command.hpp"
+
+namespace ho::cli {
+
+namespace {
+
+/// How often it looks whether the new version is there, and how long that may be in doubt: a daemon
+/// that is restarted has it again sooner.
+constexpr Duration kLookEvery = std::chrono::seconds(2);
+constexpr Duration kMissingMax = std::chrono::seconds(15);
+constexpr Duration kStopLatency = std::chrono::milliseconds(50);
+
+struct ObjectReshardArguments : ObjectArguments {
+  std::string as;
+  Duration hold{};  ///< 0: until a signal
+};
+
+/// Memory for the largest tile, through which all tiles go, one after another.
+struct TileBuffer {
+  std::unique_ptr<std::byte[]> memory;
+  std::uint64_t bytes = 0;
+};
+
+/// What one rank of the new layout has.
+struct NewPart {
+  std::uint32_t rank = 0;
+  std::vector<std::uint64_t> tile_bytes;  ///< by tensor
+  std::uint64_t bytes = 0;
+  std::uint64_t stored_bytes = 0;  ///< without tiles that an earlier rank has, too
+};
+
+/// Ends calls of the library soon after a signal. What it stops outlives it.
+class Stopper {
+ public:
+  explicit Stopper(std::function<void()> stop)
+      : thread_([this, stop = std::move(stop)] {
+          while (!ended_) {
+            if (stop_flag()) stop();
+            std::this_thread::sleep_for(kStopLatency);
+          }
+        }) {}
+  Stopper(const Stopper&) = delete;
+  Stopper& operator=(const Stopper&) = delete;
+  ~Stopper() {
+    ended_ = true;
+    thread_.join();
+  }
+
+ private:
+  std::atomic<bool> ended_ = false;
+  std::thread thread_;
+};
+
+/// Reads a version tile by tile, as a publisher of the new one asks for them. The library's errors
+/// are exceptions; errors of words are not.
+class ObjectReshard {
+ public:
+  ObjectReshard(const ObjectReshardArguments& args, const ObjectInput& input, Console& console,
+                hyperoffload::Pool& pool, TileBuffer& buffer)
+      : args_(args), input_(input), console_(console), pool_(pool), buffer_(buffer) {
+    from_.name = args.name.c_str();
+    to_.name = look_.name = args.as.c_str();
+    from_.secret = to_.secret = look_.secret = input.secret.c_str();
+    to_.mesh = args.mesh.c_str();
+  }
+
+  /// @return kAlreadyExists: there is such a version; kCanceled: a signal ended it.
+  [[nodiscard]] Result<void> run() {
+    // Open until all is read: its publisher keeps the version meanwhile, if it keeps it whole.
+    hyperoffload::Subscriber whole(pool_.get(), from_, {});
+    version_ =
+        whole.acquire(args_.version.value_or(0), timeout_ms(), args_.version.value_or(UINT64_MAX));
+    auto tensors = tensors_of(whole);
+    if (!tensors) return tensors.error();
+    tensors_ = std::move(*tensors);
+    if (auto ok = set_layouts(args_, input_.by_name, tensors_); !ok) return ok;
+    if (auto ok = keep_only(args_.only, tensors_); !ok) return ok;
+    if (auto ok = lay_out(); !ok) return ok;
+    new_.emplace(pool_.get(), look_, std::vector<ho_tensor>());
+    if (is_there(0)) {
+      return Error(Errc::kAlreadyExists, "--as: version " + std::to_string(version_) + " of " +
+                                             args_.as + " is there already");
+    }
+    open_readers();
+    catch_stop_signals();  // from here on there is something to give back
+    open_publishers();
+    const TimePoint begun = clock_.now();
+    {
+      const Stopper stopper([this] { stop_all(); });
+      for (at_ = 0; at_ < parts_.size(); ++at_) {
+        if (stop_flag()) return Error(Errc::kCanceled, "a signal ended it");
+        publishers_[at_].publish(version_);
+      }
+    }
+    took_ = clock_.now() - begun;
+    readers_.clear();
+    // Fails where another run has published parts of it meanwhile, on other nodes.
+    static_cast<void>(new_->acquire(version_, timeout_ms(), version_));
+    new_->release();
+    return {};
+  }
+
+  void show() const;
+  /// Until a signal comes, the time is over, or the version is gone. @return the exit code.
+  [[nodiscard]] int hold();
+
+ private:
+  [[nodiscard]] std::uint32_t timeout_ms() const {
+    return static_cast<std::uint32_t>(
+        std::chrono::duration_cast<std::chrono::milliseconds>(args_.timeout).count());
+  }
+
+  /// Whether the new version is complete.
+  bool is_there(std::uint32_t wait_ms) {
+    std::uint64_t found = 0;
+    const ho_status status = ho_acquire(new_->get(), version_, version_, wait_ms, &found);
+    new_->release();
+    return status == HO_OK;
+  }
+
+  /// The tiles of all ranks, and the memory for the largest of them.
+  Result<void> lay_out() {
+    for (const std::uint32_t rank : input_.mesh.ranks) parts_.emplace_back().rank = rank;
+    for (const LaidTensor& tensor : tensors_) {
+      const auto sizes = parts_of(input_.mesh, tensor);
+      if (!sizes) {
+        return sizes.error().at("tensor \"" + tensor.name + "\", layout \"" + tensor.layout +
+                                "\" over --mesh " + args_.mesh);
+      }
+      for (std::size_t i = 0; i < parts_.size(); ++i) {
+        const std::uint64_t bytes = bytes_of(tensor, (*sizes)[i]);
+        parts_[i].tile_bytes.push_back(bytes);
+        parts_[i].bytes += bytes;
+        buffer_.bytes = std::max(buffer_.bytes, bytes);
+      }
+    }
+    if (buffer_.bytes == 0) return {};
+    buffer_.memory.reset(new std::byte[buffer_.bytes]);  // not zeroed: pages come as they are used
+    pool_.register_memory(buffer_.memory.get(), buffer_.bytes);
+    return {};
+  }
+
+  /// The tensors as a rank has them, all in the same memory.
+  [[nodiscard]] std::vector<ho_tensor> tensors_in(const NewPart& part) const {
+    std::vector<ho_tensor> out;
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+      ho_tensor& one = out.emplace_back();
+      one.name = tensors_[i].name.c_str();
+      one.layout = tensors_[i].layout.c_str();
+      one.dtype = tensors_[i].dtype.c_str();
+      one.shape = tensors_[i].shape.data();
+      one.dimensions = static_cast<std::uint32_t>(tensors_[i].shape.size());
+      one.element_bytes = static_cast<std::uint32_t>(tensors_[i].element_bytes);
+      one.bytes = part.tile_bytes[i];
+      one.data = one.bytes == 0 ? nullptr : buffer_.memory.get();
+    }
+    return out;
+  }
+
+  /// All have the version open before the first one reads.
+  void open_readers() {
+    for (const NewPart& part : parts_) {
+      ho_object_options options = from_;
+      options.mesh = args_.mesh.c_str();
+      options.rank = part.rank;
+      readers_.emplace_back(pool_.get(), options, tensors_in(part));
+      static_cast<void>(readers_.back().acquire(version_, timeout_ms(), version_));
+    }
+  }
+
+  /// Takes the pool's memory for all of it.
+  void open_publishers() {
+    to_.run = random_u64() | 1U;  // not 0
+    to_.versions = 1;
+    to_.fill = [](void* self, std::size_t tensor) {
+      return static_cast<ObjectReshard*>(self)->fill(tensor);
+    };
+    to_.fill_context = this;
+    for (const NewPart& part : parts_) {
+      to_.rank = part.rank;
+      publishers_.emplace_back(pool_.get(), to_, tensors_in(part));
+    }
+  }
+
+  ho_status fill(std::size_t tensor) {
+    if (stop_flag()) return HO_CANCELED;
+    NewPart& part = parts_[at_];
+    console_.progress("rank " + std::to_string(part.rank) + ", " + std::to_string(at_ + 1) +
+                      " of " + std::to_string(parts_.size()) + ": " +
+                      format_bytes(part.stored_bytes) + " written, " + tensors_[tensor].name);
+    const ho_status status = ho_object_read_tensor(readers_[at_].get(), tensor);
+    if (status == HO_OK) part.stored_bytes += part.tile_bytes[tensor];
+    return status;
+  }
+
+  void stop_all() {
+    for (hyperoffload::Subscriber& reader : readers_) reader.stop();
+    for (hyperoffload::Publisher& publisher : publishers_) publisher.stop();
+  }
+
+  const ObjectReshardArguments& args_;
+  const ObjectInput& input_;
+  Console& console_;
+  hyperoffload::Pool& pool_;
+  TileBuffer& buffer_;
+  SteadyClock clock_;
+  ho_object_options from_{};
+  ho_object_options to_{};
+  ho_object_options look_{};
+  std::uint64_t version_ = 0;
+  std::vector<LaidTensor> tensors_;
+  std::vector<NewPart> parts_;
+  std::optional<hyperoffload::Subscriber> new_;      ///< looks for the new version
+  std::vector<hyperoffload::Subscriber> readers_;    ///< parallel to parts_
+  std::vector<hyperoffload::Publisher> publishers_;  ///< the same
+  std::size_t at_ = 0;                               ///< the part that is published
+  Duration took_{};
+};
+
+void ObjectReshard::show() const {
+  std::uint64_t stored = 0;
+  for (const NewPart& part : parts_) stored += part.stored_bytes;
+  const double seconds = std::chrono::duration<double>(took_).count();
+  if (console_.json()) {
+    JsonWriter json;
+    json.begin_object()
+        .field("object", args_.name)
+        .field("version", version_)
+        .field("as", args_.as)
+        .field("mesh", args_.mesh)
+        .field("stored_bytes", stored)
+        .field("memory_bytes", buffer_.bytes)
+        .field("seconds", seconds)
+        .key("ranks")
+        .begin_array();
+    for (const NewPart& part : parts_) {
+      json.begin_object()
+          .field("rank", part.rank)
+          .field("bytes", part.bytes)
+          .field("stored_bytes", part.stored_bytes)
+          .end();
+    }
+    json.end().end();
+    console_.print(std::move(json).text());
+    return;
+  }
+  Facts facts("version " + std::to_string(version_) + " of " + args_.name + " as " + args_.as);
+  facts.add("stored", format_bytes(stored) + ", " +
+                          format_rate(static_cast<double>(stored) / seconds, "B/s"));
+  facts.add("by way of", format_bytes(buffer_.bytes) + " of this command's memory");
+  Table table({{"RANK", Table::kRight}, {"BYTES", Table::kRight}, {"STORED", Table::kRight}});
+  for (const NewPart& part : parts_) {
+    table.add(
+        {std::to_string(part.rank), format_bytes(part.bytes), format_bytes(part.stored_bytes)});
+  }
+  console_.print(facts.text(console_.format()) + table.text(console_.format()));
+}
+
+int ObjectReshard::hold() {
+  const bool ends = args_.hold > Duration::zero();
+  if (!ends && !console_.json()) console_.note("the version stays until Ctrl-C");
+  TimePoint seen = clock_.now();
+  const TimePoint end = seen + args_.hold;
+  TimePoint look = seen + kLookEvery;
+  while (!stop_flag()) {
+    std::this_thread::sleep_for(kStopLatency);
+    if (ends && clock_.now() >= end) return kExitDone;
+    if (clock_.now() < look) continue;
+    if (is_there(0)) seen = clock_.now();
+    look = clock_.now() + kLookEvery;
+    if (look - seen > kMissingMax) {
+      is_there(0);
+      return console_.complain(
+          Error(Errc::kUnavailable, std::string("the version is gone: ") + ho_last_error()),
+          kExitPoolFailed);
+    }
+  }
+  return kExitInterrupted;
+}
+
+int run_object_reshard(Console& console, const ObjectReshardArguments& args) {
+  const auto input = read_object_input(args);
+  if (!input) return console.refuse(input.error());
+  TileBuffer buffer;  // registered until the pool is closed
+  std::optional<hyperoffload::Pool> pool;
+  try {
+    pool.emplace(hyperoffload::Pool::Options{
+        .pool = args.pool, .name = "hyperoffload objects reshard", .tls = args.tls});
+  } catch (const hyperoffload::Error& error) {
+    return complain_about_pool(console, error_of(error));
+  }
+  try {
+    ObjectReshard reshard(args, *input, console, *pool, buffer);
+    const auto done = reshard.run();
+    if (stop_flag()) return kExitInterrupted;
+    if (!done) return complain_about_object(console, args, done.error(), kExitBadInput);
+    reshard.show();
+    if (!console.flush()) return kExitDone;  // which says so
+    return reshard.hold();
+  } catch (const hyperoffload::Error& error) {
+    if (stop_flag()) return kExitInterrupted;
+    return complain_about_object(console, args, error_of(error), kExitPoolFailed);
+  }
+}
+
+}  // namespace
+
+void add_objects_reshard(Program& program, CLI::App& objects, const PoolOptions& defaults) {
+  auto [command, args] = add_command<ObjectReshardArguments>(
+      program, objects, "reshard", "Publish a version anew, under another layout, and hold it",
+      run_object_reshard);
+  command.add_option("--as", args.as, "name of the new object")->type_name("NAME")->required();
+  command.add_option("--mesh", args.mesh, "ranks that the new object is for, as \"2x4:dp,tp\"")
+      ->type_name("MESH")
+      ->required();
+  add_object_options(
+      command, args,
+      "axes by dimension, as \"tp;-\", for tensors of so many dimensions; may be given again for "
+      "others (default: those that the object has)",
+      "layouts of single tensors: the field \"to\" of a list as reshard takes it, whose shapes and "
+      "element sizes are the object's");
+  add_time(command, "--hold", args.hold,
+           "end, and the new version with it, after that time (default: at Ctrl-C)",
+           {std::chrono::milliseconds(100), std::chrono::hours(10'000)});
+  add_pool_options(command, args, defaults);
+  set_manual(
+      command,
+      {"For a program on other ranks than the one that published: each of its ranks then reads "
+       "its tiles, in one piece. The new object has the version's number, and its secret. Bytes "
+       "are fetched with one-sided gets, compared with the publisher's checksums and put into the "
+       "pool, on this machine's node if there is one with room: each tile once, one after another, "
+       "by way of memory for the largest. No file is written. The pool has both versions "
+       "meanwhile; the first one's program may end once the result is shown. The new version lives "
+       "as long as this command: until --hold is over, SIGINT or SIGTERM. Drains and upgrades of "
+       "its "
+       "node do not end it. --timeout is how long to wait for a version.",
+       {"hyperoffload objects reshard policy --as policy-2x4 --mesh 2x4:dp,tp",
+        "hyperoffload objects reshard policy --version 700 --as frozen --mesh 8:tp \\\n"
+        "    --layout 'tp;-' --layout tp"},
+       {{kExitDone, "the version was held for the time of --hold"},
+        {kExitNo, "there is no such version, it went meanwhile, or its bytes are damaged"},
+        {kExitPoolFailed,
+         "the pool cannot be reached, or has no room; a node is lost, and with it the version"}}});
+}
+
+}  // namespace ho::cli
