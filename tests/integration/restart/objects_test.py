@@ -1,10 +1,13 @@
-"""Published objects whose daemon is killed and upgraded: the bytes outlive it, and their publisher names them again."""
+"""Published objects whose daemon is killed and upgraded: the bytes outlive it, and their publisher names them again, as does
+the command that holds one of a program that has ended."""
 import os
+import signal
+import subprocess
 import sys
 import tempfile
 import time
 
-from node import Node
+from node import Node, cli
 
 library, package = sys.argv[5:7]
 os.environ["HYPEROFFLOAD_LIBRARY"] = library
@@ -14,10 +17,10 @@ import hyperoffload  # noqa: E402
 WORDS = 300_000
 
 
-def held(pool, version):
+def held(pool, version, name="policy"):
     """What a reader finds: each is a job of its own. None: the version is not there."""
     data = memoryview(bytearray(8 * WORDS)).cast("Q")
-    with hyperoffload.Subscriber(pool, "policy", {"weight": data}) as reader:
+    with hyperoffload.Subscriber(pool, name, {"weight": data}) as reader:
         try:
             reader.acquire(version, most=version)
         except hyperoffload.Error as error:
@@ -51,9 +54,9 @@ with tempfile.TemporaryDirectory() as folder, Node(folder) as node:
                         raise
                     time.sleep(0.02)
 
-        def found_again(version, words):
+        def found_again(version, words, name="policy"):
             end = time.monotonic() + 20
-            while (found := held(node.pool, version)) is None:
+            while (found := held(node.pool, version, name)) is None:
                 assert time.monotonic() < end, "its publisher does not name it again"
                 time.sleep(0.05)
             assert found == words, found
@@ -86,5 +89,17 @@ with tempfile.TemporaryDirectory() as folder, Node(folder) as node:
                 assert error.name == "not-found", error
                 break
         assert read_again(3) == {3}
+        holds = subprocess.Popen([cli, "objects", "reshard", "policy", "--as", "frozen", "--mesh", "1:all", "--pool", node.pool,
+                                  "-o", "json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert holds.stdout.readline(), holds.stderr.read()
     assert held(node.pool, 3) is None
+    node.kill()
+    found_again(3, {3}, "frozen")
+    answer = node.ask("upgrade", "n3")
+    assert answer["upgraded"], answer
+    found_again(3, {3}, "frozen")
+    holds.send_signal(signal.SIGINT)
+    said = holds.communicate(timeout=60)
+    assert holds.returncode == 130, said
+    assert held(node.pool, 3, "frozen") is None
 print("versions outlive their daemon")

@@ -37,6 +37,7 @@ constexpr Duration kStopLatency = std::chrono::milliseconds(50);
 struct ObjectReshardArguments : ObjectArguments {
   std::string as;
   Duration hold{};  ///< 0: until a signal
+  double link = 0;  ///< bytes/s, each way; 0: no limit
 };
 
 /// Memory for the largest tile, through which all tiles go, one after another.
@@ -83,15 +84,16 @@ class ObjectReshard {
                 hyperoffload::Pool& pool, TileBuffer& buffer)
       : args_(args), input_(input), console_(console), pool_(pool), buffer_(buffer) {
     from_.name = args.name.c_str();
-    to_.name = look_.name = args.as.c_str();
-    from_.secret = to_.secret = look_.secret = input.secret.c_str();
-    to_.mesh = args.mesh.c_str();
+    to_.name = args.as.c_str();
+    from_.secret = to_.secret = input.secret.c_str();
+    from_.mesh = to_.mesh = args.mesh.c_str();
+    from_.link_bytes_per_s = to_.link_bytes_per_s = static_cast<std::uint64_t>(args.link);
   }
 
   /// @return kAlreadyExists: there is such a version; kCanceled: a signal ended it.
   [[nodiscard]] Result<void> run() {
     // Open until all is read: its publisher keeps the version meanwhile, if it keeps it whole.
-    hyperoffload::Subscriber whole(pool_.get(), from_, {});
+    hyperoffload::Subscriber whole(pool_.get(), look_at(args_.name), {});
     version_ =
         whole.acquire(args_.version.value_or(0), timeout_ms(), args_.version.value_or(UINT64_MAX));
     auto tensors = tensors_of(whole);
@@ -100,7 +102,7 @@ class ObjectReshard {
     if (auto ok = set_layouts(args_, input_.by_name, tensors_); !ok) return ok;
     if (auto ok = keep_only(args_.only, tensors_); !ok) return ok;
     if (auto ok = lay_out(); !ok) return ok;
-    new_.emplace(pool_.get(), look_, std::vector<ho_tensor>());
+    new_.emplace(pool_.get(), look_at(args_.as), std::vector<ho_tensor>());
     if (is_there(0)) {
       return Error(Errc::kAlreadyExists, "--as: version " + std::to_string(version_) + " of " +
                                              args_.as + " is there already");
@@ -134,6 +136,14 @@ class ObjectReshard {
         std::chrono::duration_cast<std::chrono::milliseconds>(args_.timeout).count());
   }
 
+  /// For a reader of no tensor.
+  [[nodiscard]] ho_object_options look_at(const std::string& name) const {
+    ho_object_options options{};
+    options.name = name.c_str();
+    options.secret = input_.secret.c_str();
+    return options;
+  }
+
   /// Whether the new version is complete.
   bool is_there(std::uint32_t wait_ms) {
     std::uint64_t found = 0;
@@ -148,8 +158,9 @@ class ObjectReshard {
     for (const LaidTensor& tensor : tensors_) {
       const auto sizes = parts_of(input_.mesh, tensor);
       if (!sizes) {
-        return sizes.error().at("tensor \"" + tensor.name + "\", layout \"" + tensor.layout +
-                                "\" over --mesh " + args_.mesh);
+        return Error(sizes.error().code(), "tensor \"" + tensor.name + "\" over --mesh " +
+                                               args_.mesh + ": " + sizes.error().context() +
+                                               "; --layout gives others");
       }
       for (std::size_t i = 0; i < parts_.size(); ++i) {
         const std::uint64_t bytes = bytes_of(tensor, (*sizes)[i]);
@@ -185,7 +196,6 @@ class ObjectReshard {
   void open_readers() {
     for (const NewPart& part : parts_) {
       ho_object_options options = from_;
-      options.mesh = args_.mesh.c_str();
       options.rank = part.rank;
       readers_.emplace_back(pool_.get(), options, tensors_in(part));
       static_cast<void>(readers_.back().acquire(version_, timeout_ms(), version_));
@@ -230,7 +240,6 @@ class ObjectReshard {
   SteadyClock clock_;
   ho_object_options from_{};
   ho_object_options to_{};
-  ho_object_options look_{};
   std::uint64_t version_ = 0;
   std::vector<LaidTensor> tensors_;
   std::vector<NewPart> parts_;
@@ -346,6 +355,9 @@ void add_objects_reshard(Program& program, CLI::App& objects, const PoolOptions&
   add_time(command, "--hold", args.hold,
            "end, and the new version with it, after that time (default: at Ctrl-C)",
            {std::chrono::milliseconds(100), std::chrono::hours(10'000)});
+  add_rate(command, "--link", args.link,
+           "read and write at no more than so much, so that other jobs have the rest of the links",
+           {1, 1e15});
   add_pool_options(command, args, defaults);
   set_manual(
       command,
