@@ -398,8 +398,10 @@ Result<void> Subscriber::read_tensor(std::size_t wanted) {
     return Error(Errc::kOutOfRange, "the reader has no tensor " + std::to_string(wanted));
   }
   const auto index = [](const TileRead& tile) { return tile.wanted; };  // ascending
-  const auto found = std::ranges::equal_range(plan_.tiles, wanted, {}, index);
-  return read_tiles({found.begin(), found.end()});
+  const auto begin = std::ranges::lower_bound(plan_.tiles, wanted, {}, index);
+  const auto end = std::ranges::upper_bound(plan_.tiles, wanted, {}, index);
+  return read_tiles(
+      {plan_.tiles.data() + (begin - plan_.tiles.begin()), static_cast<std::size_t>(end - begin)});
 }
 
 Result<void> Subscriber::read_tiles(std::span<const TileRead> tiles) {
