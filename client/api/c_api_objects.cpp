@@ -258,6 +258,10 @@ ho_status ho_publisher_open(ho_pool* pool, const ho_object_options* options,
       return Error(Errc::kInvalidArgument, "exclusive: 0 or 1");
     }
     known.exclusive = read->options.exclusive == 1;
+    if (read->options.in_turns > 1) {
+      return Error(Errc::kInvalidArgument, "in_turns: 0 or 1");
+    }
+    known.in_turns = read->options.in_turns == 1;
     known.fill = filling(read->options);
     known.name = std::move(read->name);
     known.secret = std::move(read->secret);

@@ -133,11 +133,12 @@ void Publisher::listen() {
   });
 }
 
-/// Takes the ring's memory on one node: one of this machine's, else of others, ranks in turns.
+/// Takes the ring's memory on one node: one of this machine's, else of others, ranks in turns; or
+/// of all in turns.
 Result<Publisher::Ring> Publisher::take_ring(const std::vector<NodeIndex>& nodes) {
   std::vector<NodeIndex> order = nodes;
   const auto far = std::stable_partition(order.begin(), order.end(), [&](NodeIndex node) {
-    return pool_.nodes()[node.value()].driver == "local";
+    return !options_.in_turns && pool_.nodes()[node.value()].driver == "local";
   });
   if (far != order.end()) std::rotate(far, far + options_.rank % (order.end() - far), order.end());
   Error last(Errc::kUnavailable, "no node of the pool is left");

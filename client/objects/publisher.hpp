@@ -46,6 +46,7 @@ class Publisher : public Leaver {
     Chunking chunking = Chunking::kRows;
     std::uint64_t link_bytes_per_s = 0;  ///< limit of publish(); 0: none
     bool exclusive = false;              ///< a version is reserved in the whole pool first
+    bool in_turns = false;  ///< ranks take all nodes in turns, not this machine's first
     std::vector<ObjectTensor> tensors;
     std::vector<ObjectMemory> memory;  ///< this rank's tiles, parallel to tensors; not copied
     /// Writes a tensor's tile to its memory, by its index: called before each tile that this rank

@@ -99,6 +99,9 @@ typedef struct ho_object_options {
      the tiles are in their memory. */
   ho_status (*fill)(void* fill_context, size_t tensor);
   void* fill_context;
+  /* Publishers: 1: versions are on the nodes of the pool in turns, by rank, where many nodes read
+     them: each sends a part. 0: on this machine's node, if there is one with room. */
+  uint32_t in_turns;
 } ho_object_options;
 
 /* A tensor, as this rank has it. The library copies all of it except `data`. */
@@ -125,7 +128,8 @@ typedef struct ho_tensor {
 HO_API ho_status ho_tile_shape(const char* mesh, uint32_t rank, const char* layout,
                                const uint64_t* shape, uint32_t dimensions, uint64_t* tile);
 /* Takes pool memory for the versions, on this machine's node if there is one, else on another, by
- * rank, and registers the tensors' memory, which must exist until ho_publisher_close.
+ * rank (as `in_turns` says), and registers the tensors' memory, which must exist until
+ * ho_publisher_close.
  *
  * HO_OK                *out is the caller's until ho_publisher_close.
  * HO_INVALID_ARGUMENT  a null argument, a mesh or layout that cannot be read, a partial value, a

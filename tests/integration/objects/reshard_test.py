@@ -118,10 +118,16 @@ class Reshard(unittest.TestCase):
         self.assertEqual(set(json.loads(done.stdout)) if code == 1 else done.stdout, {"object", "error"} if code == 1 else "")
         return done.stderr
 
-    def objects(self, address=None):
+    def nodes(self, address=None):
         done = subprocess.run([CLI, "objects", "ls", "--pool", address or self.address, "-o", "json"], capture_output=True, text=True,
                               check=True)
-        return [one for node in json.loads(done.stdout)["nodes"] for one in node["objects"]]
+        return json.loads(done.stdout)["nodes"]
+
+    def objects(self, address=None):
+        return [one for node in self.nodes(address) for one in node["objects"]]
+
+    def parts_by_node(self, address):
+        return {node["node_id"]: sorted(one["part"] for one in node["objects"]) for node in self.nodes(address)}
 
     def named(self, new):
         return [one for one in self.objects() if one["object"].endswith(f"/{new}")]
@@ -214,8 +220,10 @@ class Reshard(unittest.TestCase):
         ends = self.publish("drained", address=pool)
         with self.held("drained", "drained-2x4", "--mesh", "2x4:dp,tp", pool=pool, logs="has moved off"):
             ends.close()
+            self.assertEqual(self.parts_by_node(pool), {0: [0, 2, 4, 6], 1: [1, 3, 5, 7]})
             subprocess.run([CLI, "drain", "0", "--wait", "--timeout", "60", "--pool", pool], check=True, capture_output=True,
                            timeout=120)
+            self.assertEqual(self.parts_by_node(pool), {0: [], 1: list(range(8))})
             self.check("drained-2x4", "2x4:dp,tp", ranks_of(2, 4), SOURCE, address=pool)
 
     def test_it_ends_after_the_time_of_hold(self):

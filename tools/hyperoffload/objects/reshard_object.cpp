@@ -206,6 +206,7 @@ class ObjectReshard {
   void open_publishers() {
     to_.run = random_u64() | 1U;  // not 0
     to_.versions = 1;
+    to_.in_turns = 1;
     to_.fill = [](void* self, std::size_t tensor) {
       return static_cast<ObjectReshard*>(self)->fill(tensor);
     };
@@ -364,8 +365,8 @@ void add_objects_reshard(Program& program, CLI::App& objects, const PoolOptions&
       {"For a program on other ranks than the one that published: each of its ranks then reads "
        "its tiles, in one piece. The new object has the version's number, and its secret. Bytes "
        "are fetched with one-sided gets, compared with the publisher's checksums and put into the "
-       "pool, on this machine's node if there is one with room: each tile once, one after another, "
-       "by way of memory for the largest. No file is written. The pool has both versions "
+       "pool, ranks on its nodes in turns: each tile once, one after another, by way of memory for "
+       "the largest. No file is written. The pool has both versions "
        "meanwhile; the first one's program may end once the result is shown. The new version lives "
        "as long as this command: until --hold is over, SIGINT or SIGTERM. Drains and upgrades of "
        "its "
