@@ -292,7 +292,7 @@ class Fit(support.WithDaemon):
             file.seek(0)
             values, storage = torch.load(file)
             self.assertTrue(torch.equal(values[f"blocks.{step % 4}.up.weight"], weight))
-            self.assertEqual(storage.tolist(), weight.flatten().tolist())
+            self.assertTrue(torch.equal(torch.empty(0).set_(storage), weight.flatten()))  # a storage's tolist() takes seconds
 
         ours = Script(between).fit(self.pool, 5, "35%")
         self.assert_same(Script(between).train(5), ours)
