@@ -1,9 +1,5 @@
 """One rank of parallel_test.py: trains tools/examples/torch with one way to average gradients, and writes what it
-did as JSON.
-
-Usage: parallel_rank.py WAY POOL OUT [options of train_gpt.py]. An empty POOL: plainly. torchrun's environment
-variables say which rank this is.
-"""
+did as JSON."""
 
 import contextlib
 import json
@@ -193,9 +189,9 @@ WAYS = {
 DIVIDED = {"fsdp": shard, "tensor": divide_matrices}
 
 
-def main():
-    way, pool, out = sys.argv[1:4]
-    args = train_gpt.arguments(sys.argv[4:])
+def main(way, pool, out, options):
+    """@param pool  empty: plainly. @param options  of train_gpt.py. torchrun's environment variables say which rank this is."""
+    args = train_gpt.arguments(options)
     torch.set_num_threads(1)
     train_gpt.join()
     model, optimizer, scheduler = train_gpt.build(args)
@@ -220,10 +216,6 @@ def main():
     weights = 0
     for parameter in model.parameters():
         weights = zlib.crc32(whole(parameter).numpy().tobytes(), weights)
-    pathlib.Path(out).write_text(json.dumps({"losses": [loss.hex() for loss in losses], "weights": weights,
-                                             "stats": run.stats() if run is not None else None}))
+    out.write_text(json.dumps({"losses": [loss.hex() for loss in losses], "weights": weights,
+                               "stats": run.stats() if run is not None else None}))
     distributed.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()

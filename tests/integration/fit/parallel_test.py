@@ -5,40 +5,48 @@ Usage: see support.py.
 """
 
 import json
+import multiprocessing
 import os
-import pathlib
-import subprocess
-import sys
 import unittest
 
 import support  # first: it finds PyTorch and the package
 import needs
 import torch
 
-RANK = pathlib.Path(__file__).parent / "parallel_rank.py"
 SMALL = ["--layers", "2", "--width", "64", "--length", "32", "--batch", "8", "--steps", "8"]
+
+
+def run_rank(environment, said, *arguments):
+    """In a process of its own: see parallel_rank.main()."""
+    os.environ.update(environment)
+    for stream in (1, 2):
+        os.dup2(said.fileno(), stream)
+    parallel_rank.main(*arguments)
 
 
 class Parallel(support.WithDaemon):
     def start(self, way, ranks, pools):
         """`pools`: an address for each rank, "" without a pool. Returns (process, file that it writes, file of what it prints) of each rank."""
-        environment = {**os.environ, "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
-                       "MASTER_PORT": str(support.free_port()), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1",
-                       "USE_LIBUV": "0"}  # Debian's PyTorch 2 is built without it
+        environment = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(support.free_port()),
+                       "GLOO_SOCKET_IFNAME": "lo", "USE_LIBUV": "0"}  # Debian's PyTorch 2 is built without it
         started = []
         for rank in range(ranks):
             out = self.folder / f"{way}.{ranks}.{pools[rank][:4]}.{rank}"
             said = open(f"{out}.said", "w+", encoding="utf-8")
             self.addCleanup(said.close)
-            process = subprocess.Popen([sys.executable, str(RANK), way, pools[rank], str(out), *SMALL], stdout=said,
-                                       stderr=said, env={**environment, "RANK": str(rank)})
-            self.addCleanup(process.wait)
+            process = FORKS.Process(target=run_rank, args=({**environment, "RANK": str(rank)}, said, way, pools[rank], out, SMALL))
+            process.start()
+            self.addCleanup(process.join)
             self.addCleanup(process.kill)
             started.append((process, out, said))
         return started
 
+    def end_of(self, process):
+        process.join(300)
+        return process.exitcode
+
     def results(self, started):
-        ends = [(process.wait(timeout=300), said) for process, _, said in started]
+        ends = [(self.end_of(process), said) for process, _, said in started]
         for _, said in ends:
             said.seek(0)
         texts = [f"rank {rank}: {code}\n{said.read()}" for rank, (code, said) in enumerate(ends)]
@@ -106,8 +114,8 @@ class Parallel(support.WithDaemon):
     def test_an_error_of_a_functional_collective_comes_up(self):
         self.needs_2()
         (first, out, said), (last, _, _) = self.start("functional, one ends", 2, [self.pool] * 2)
-        self.assertEqual(last.wait(timeout=300), 3)
-        self.assertEqual(first.wait(timeout=300), 1)
+        self.assertEqual(self.end_of(last), 3)
+        self.assertEqual(self.end_of(first), 1)
         self.assertFalse(out.exists())
         said.seek(0)
         self.assertRegex(said.read(), "RuntimeError: .*closed by peer|RuntimeError: .*[Cc]onnection")
@@ -126,4 +134,6 @@ class Parallel(support.WithDaemon):
 if __name__ == "__main__":
     if not torch.distributed.is_available():
         needs.skip("this PyTorch was built without torch.distributed")
+    import parallel_rank  # it needs that
+    FORKS = multiprocessing.get_context("fork")  # which have PyTorch already; importing it takes longer than these steps
     unittest.main()
