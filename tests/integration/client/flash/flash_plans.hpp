@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstddef>
 #include <cstdint>
@@ -50,9 +51,20 @@ inline std::optional<schedule::Schedule> plan_with_flash(std::uint64_t seed, std
   return std::move(*schedule);
 }
 
+/// The seeds to try. The first ones have given what is looked for here; to plan all before them
+/// takes seconds, with a sanitizer minutes.
+inline std::vector<std::uint64_t> likely_seeds() {
+  std::vector<std::uint64_t> seeds{11, 23, 32, 42, 60, 85, 87};
+  for (std::uint64_t other = 1; other < 400; ++other) {
+    if (std::find(seeds.begin(), seeds.end(), other) == seeds.end()) seeds.push_back(other);
+  }
+  return seeds;
+}
+
 inline std::vector<schedule::Schedule> plans_with_flash(std::size_t count, std::uint64_t scale) {
   std::vector<schedule::Schedule> plans;
-  for (std::uint64_t seed = 1; plans.size() < count && seed < 400; ++seed) {
+  for (const std::uint64_t seed : likely_seeds()) {
+    if (plans.size() == count) break;
     auto plan = plan_with_flash(seed, scale);
     if (plan) plans.push_back(std::move(*plan));
   }
@@ -68,18 +80,21 @@ inline bool on_flash(const schedule::Schedule& schedule, std::size_t storage) {
 /// Two plans of one job, the one with the larger arena first, which share values with homes on
 /// flash.
 inline std::vector<schedule::Schedule> plans_that_share_flash(std::uint64_t scale) {
-  for (std::uint64_t seed = 1; seed < 400; ++seed) {
+  for (const std::uint64_t seed : likely_seeds()) {
     auto large = plan_with_flash(seed, scale, 1);
-    auto small = plan_with_flash(seed, scale);
-    if (!large || !small) continue;
+    if (!large) continue;
     bool shares = false;
+    for (std::size_t s = 0; s < large->storages.size(); ++s) {
+      shares = shares || (large->storages[s].persistent && on_flash(*large, s));
+    }
+    if (!shares) continue;
+    auto small = plan_with_flash(seed, scale);
+    if (!small || large->arena_bytes < small->arena_bytes) continue;
     bool fits = true;
     for (std::size_t s = 0; s < large->storages.size(); ++s) {
-      if (!large->storages[s].persistent) continue;
-      shares = shares || on_flash(*large, s);
-      fits = fits && on_flash(*large, s) == on_flash(*small, s);
+      if (large->storages[s].persistent) fits = fits && on_flash(*large, s) == on_flash(*small, s);
     }
-    if (!shares || !fits || large->arena_bytes < small->arena_bytes) continue;
+    if (!fits) continue;
     return {std::move(*large), std::move(*small)};
   }
   FAIL("no such plans");
