@@ -6,6 +6,7 @@ Usage: contract_test.py HYPEROFFLOAD HYPEROFFLOADD HYPEROFFLOAD_GPT [unittest ar
 
 import concurrent.futures
 import dataclasses
+import itertools
 import json
 import os
 import pathlib
@@ -54,7 +55,7 @@ ROWS = {
                                 tight="{graph} --hardware {hardware} --out {new} --device-memory 1MiB"),
     "hyperoffload analyze-ranks": Row("{graph} --ranks 2 --hardware {hardware} --out {folder}/plans",
                                       tight="{graph} --ranks 2 --hardware {hardware} --out {new} --device-memory 1MiB"),
-    "hyperoffload analyze-programs": Row("{programs} --hardware {hardware} --out {folder}/plans",
+    "hyperoffload analyze-programs": Row("{programs} --hardware {hardware} --out {folder}/programs",
                                          tight="{tight_programs} --hardware {hardware} --out {new}"),
     "hyperoffload verify": Row("{plan}"),
     "hyperoffload simulate": Row("{plan}", tight="{reordered} --policy on-demand-lru"),
@@ -87,14 +88,14 @@ ROWS = {
     "hyperoffload ca show": Row("{ca}"),
     "hyperoffload fsck": Row("{folder}/absent", code=2),
     "hyperoffload doctor": Row("--config {config}", missing=""),
-    "hyperoffload bench profile": Row("{folder}/hw.json --pool {pool} --seconds 0.2", pool=True, outputs=("FILE",)),
-    "hyperoffload bench transport": Row("--seconds 0.2 --size 64KiB", missing="", long="--seconds 60"),
-    "hyperoffload bench blocks": Row("--seconds 0.2 --size 64KiB", missing="", long="--seconds 60"),
+    "hyperoffload bench profile": Row("{folder}/hw.json --pool {pool} --seconds 0.1", pool=True, outputs=("FILE",)),
+    "hyperoffload bench transport": Row("--seconds 0.1 --size 64KiB", missing="", long="--seconds 60"),
+    "hyperoffload bench blocks": Row("--seconds 0.1 --size 64KiB", missing="", long="--seconds 60"),
     "hyperoffload bench flash": Row("--path {new} --seconds 0.1 --area 4MiB", flash=True),
     "hyperoffload bench stage": Row("--path {new} --size 8MiB --rounds 1", flash=True),
     "hyperoffload bench runtime": Row("", missing=""),
     "hyperoffload bench analyzer": Row("--ops 100", missing="", long="--ops 4000000", tight="--ops 100 --device-memory 1"),
-    "hyperoffload bench matrix": Row("--pool {pool} --seconds 0.2", pool=True, missing="", outputs=("--profile",)),
+    "hyperoffload bench matrix": Row("--pool {pool} --seconds 0.1", pool=True, missing="", outputs=("--profile",)),
     "hyperoffload layout": Row("--mesh 4x2:dp,tp --layout dp,tp;- --shape 15,5"),
     "hyperoffload reshard": Row("--mesh-from 4x2:dp,tp --from tp;- --to -;tp --shape 64,64 --element-bytes 4"),
     "hyperoffload explain-error": Row("busy", missing=""),
@@ -120,13 +121,12 @@ ROWS = {
 
 
 class New:
-    """Formats as a path that does not exist, another each time."""
+    """Formats as a path that does not exist, another each time, on whatever thread."""
     def __init__(self, folder):
-        self.folder, self.count = folder, 0
+        self.folder, self.numbers = folder, itertools.count(1)
 
     def __format__(self, _):
-        self.count += 1
-        return f"{self.folder}/new-{self.count}"
+        return f"{self.folder}/new-{next(self.numbers)}"
 
 
 def commands_of(words):
@@ -140,13 +140,14 @@ def commands_of(words):
 
 
 def for_each(choose=lambda row: True):
-    """Runs a test method once a row, as a subtest."""
+    """Runs a test method once a row, as a subtest; rows that wait do so side by side."""
     def decorate(method):
         def test(self):
-            for name, row in ROWS.items():
-                if choose(row):
-                    with self.subTest(command=name):
-                        method(self, name, name.split(), row)
+            with concurrent.futures.ThreadPoolExecutor(6) as threads:
+                ends = {name: threads.submit(method, self, name, name.split(), row) for name, row in ROWS.items() if choose(row)}
+            for name, end in ends.items():
+                with self.subTest(command=name):
+                    end.result()
         test.__name__ = method.__name__
         return test
     return decorate
@@ -171,8 +172,7 @@ class Contract(unittest.TestCase):
         cls.known = {name: str(cls.folder / name) for name in ("graph", "hardware", "plan", "trace", "csv", "config", "programs", "tight_programs", "reordered")}
         for name, suffix in (("graph", ".json"), ("hardware", ".json"), ("programs", ".textproto"), ("tight_programs", ".textproto")):
             cls.known[name] += suffix
-        cls.known.update(folder=folder.name, pool=f"unix:{folder.name}/control.sock")
-        cls.known["new"], cls.known["ca"] = New(cls.folder), str(cls.folder / "ca")
+        cls.known.update(folder=folder.name, pool=f"unix:{folder.name}/control.sock", new=New(cls.folder), ca=str(cls.folder / "ca"))
         pathlib.Path(cls.known["graph"]).write_text(json.dumps(training_graph("layers", 6, 100_000, 1 << 20)))
         pathlib.Path(cls.known["hardware"]).write_text(json.dumps(node(10**10, 10**10, deviceBytes=str(4 << 20))))
         for name, memory in (("programs", "60%"), ("tight_programs", "1MiB")):
@@ -327,7 +327,7 @@ class Contract(unittest.TestCase):
 
     @for_each(lambda row: row.outputs and not row.pool and re.search(r"{(graph|hardware|plan|trace|csv)}", row.words))
     def test_no_command_overwrites_what_it_reads(self, name, words, row):
-        link, hard = self.folder / "link.json", self.folder / "hard.json"
+        link, hard = (pathlib.Path(tempfile.mkdtemp(dir=self.folder), name) for name in ("link.json", "hard.json"))
         inputs = [word for word in self.words(row.words) if word in self.known.values() and os.path.isfile(word)]
         self.assertTrue(inputs)
         for one in inputs:
