@@ -44,10 +44,10 @@ class Block(torch.nn.Module):
 
 
 class Transformer(torch.nn.Module):
-    def __init__(self):
+    def __init__(self, blocks):
         super().__init__()
         self.table = torch.nn.Embedding(WORDS, WIDTH)
-        self.blocks = torch.nn.Sequential(*[Block() for _ in range(4)])
+        self.blocks = torch.nn.Sequential(*[Block() for _ in range(blocks)])
         self.head = torch.nn.Linear(WIDTH, WORDS)
 
     def forward(self, tokens):
@@ -56,13 +56,14 @@ class Transformer(torch.nn.Module):
 
 class Script:
     """A training script. `between(script, step)` runs after each step; `run` is fit()'s, or None. place: the
-    model's device."""
+    model's device; blocks: how many it has."""
 
     place = "cpu"
+    blocks = 4
 
     def __init__(self, between=None, optimizer=None, batch=lambda step: 8):
         torch.manual_seed(1)
-        self.model = Transformer().to(self.place)
+        self.model = Transformer(self.blocks).to(self.place)
         make = optimizer or (lambda parameters: torch.optim.AdamW(parameters, lr=1e-3))
         self.optimizer = make(self.model.parameters())
         self.schedule = torch.optim.lr_scheduler.StepLR(self.optimizer, 3, 0.5)
