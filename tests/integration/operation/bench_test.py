@@ -151,7 +151,7 @@ with tempfile.TemporaryDirectory() as name:
         while not (folder / "l").exists():
             assert time.monotonic() < end, "the daemon did not come up"
             time.sleep(0.01)
-        done = subprocess.run([cli, "bench", "matrix", "--pool", f"unix:{folder}/l", "--seconds", "2", "-o", "json"],
+        done = subprocess.run([cli, "bench", "matrix", "--pool", f"unix:{folder}/l", "--seconds", "0.6", "-o", "json"],
                               capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, (done.returncode, done.stdout, done.stderr)
         assert len(json.loads(done.stdout)["nodes"][0]["rows"]) == 10, done.stdout

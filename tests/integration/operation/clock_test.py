@@ -21,7 +21,7 @@ from support import FLASH_DURABLE, Job as Holder  # noqa: E402
 
 FAKETIME = next(iter(pathlib.Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1")), None)
 DAY_S = 86400
-UNUSED_S = 40  # flash_unused_s_max
+UNUSED_S = 20  # flash_unused_s_max
 JUMPS_S = (400 * DAY_S, 0, -400 * DAY_S, 3600, 0, -60)
 
 
