@@ -1,5 +1,6 @@
 """A GPT trains to the same bits while its daemon is killed again and again, and upgraded. Then: what a job hears when
 nobody takes its memory over."""
+import concurrent.futures
 import sys
 import tempfile
 import time
@@ -72,7 +73,8 @@ if __name__ == "__main__":
     rounds = int(sys.argv[5]) if len(sys.argv) > 5 else 3
     train_through("local", ["kill", "upgrade"] * rounds, 1500 * rounds)
     train_through("tcp", ["kill", "upgrade"] * rounds, 250 * rounds)
-    for way in ("local", "tcp"):
-        # A job of the same machine may run into the cut memory first, and must not hear of rights.
-        fails_clearly(way, without_its_memory, "did not take this job's memory over")
-        fails_clearly(way, without_a_daemon, "control connection closed")
+    # A job of the same machine may run into the cut memory first, and must not hear of rights.
+    faults = ((without_its_memory, "did not take this job's memory over"), (without_a_daemon, "control connection closed"))
+    cases = [(way, *fault) for way in ("local", "tcp") for fault in faults]
+    with concurrent.futures.ThreadPoolExecutor(len(cases)) as threads:  # each waits for renewals while its job computes
+        list(threads.map(lambda case: fails_clearly(*case), cases))
