@@ -93,7 +93,7 @@ TEST_CASE("planner: its plans compute the right values in every order, accepted 
 }
 
 TEST_CASE("planner: with flash its plans and accepted mutants compute the right values, too") {
-  const std::uint64_t seeds = seed_count(150);
+  const std::uint64_t seeds = seed_count(100);
   const Counts counts = check_plans(Below::kDdrAndFlash, seeds, seeds);
   if (only_seed()) return;
   CAPTURE(counts.staged, counts.persistent, counts.accepted, counts.refused);
