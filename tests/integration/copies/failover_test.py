@@ -119,7 +119,8 @@ def repair(pool, gpt, transport, steps):
 def replace_all(pool, gpt, transport, steps):
     """At the end no daemon is left that the job began with. @return False: it ended too early."""
     expected = train(pool, gpt, transport, steps).result()
-    job = train(pool, gpt, transport, steps, ALL_TWICE, "--repair-after", "1s")
+    # The link leaves the processor to the daemons, and makes the job last until all are replaced.
+    job = train(pool, gpt, transport, steps, ALL_TWICE, "--repair-after", "1s", "--link", "100MiB/s")
     assert job.wait_for("step 10:")
     replaced_at = []
     for rounds, victim in enumerate([0, 1, 2], start=1):
@@ -182,7 +183,7 @@ def main():
         while not with_pool(repair, steps):
             steps *= 3
     elif what == "replace":
-        steps = 2000
+        steps = 250
         while not with_pool(replace_all, steps):
             steps *= 2
             assert steps < 50_000, steps
