@@ -47,7 +47,10 @@ def restart_all(top, nodes, transport, steps):
     quiet = Job(GPT, top, nodes[0].pool, transport, steps).result()
     with Job(GPT, top, nodes[0].pool, transport, steps) as job:
         assert job.wait_for("step 10:")
-        assert all(node.granted_bytes() > 0 for node in nodes), [node.granted_bytes() for node in nodes]
+        granted = [node.granted_bytes() for node in nodes]
+        if job.ended():
+            return None
+        assert min(granted) > 0, granted
         script = APT + "".join(blocks(f"{SOURCE}/deploy/docs/upgrade.md"))
         environment = {**os.environ, "PATH": f"{top}/bin:{os.environ['PATH']}", "HYPEROFFLOAD_POOL": nodes[0].pool}
         done = subprocess.run(["bash", "-eu", "-c", script], env=environment, capture_output=True, text=True, timeout=200)
