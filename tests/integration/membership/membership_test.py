@@ -226,9 +226,9 @@ def a_job_trains_while_etcd_is_lost(folder, etcd, start):
         in_order()
         return stopped, killed
 
-    steps = 1000
+    steps = 600
     while True:
-        with Job(GPT, folder, a.pool, "tcp", steps) as job:
+        with Job(GPT, folder, a.pool, "tcp", steps, "--link", "70MiB/s") as job:  # at most some 50 steps a second
             assert job.wait_for("step 10:")
             assert all(one.held()[1] > 0 for one in (a, b)), (a.held(), b.held())
             stopped, killed = disturb()
