@@ -59,18 +59,6 @@ unix_socket: "{folder}/control.sock" tcp {{ address: "127.0.0.1" }}
         assert client.stdout.read(1) == b"y"
         return client
 
-    def wait_for_job(self):
-        """Until a job has all its memory: that has not changed for a while."""
-        end = time.monotonic() + 60
-        before = None
-        while True:
-            assert time.monotonic() < end, "the job did not come"
-            now = self.segments()
-            if now and now == before:
-                return
-            before = now
-            time.sleep(0.4)
-
     def wait_for_steps(self):
         """Until a job has told of steps in three renewals of its lease: the first ones may be those of a measurement,
         after which it loads its plan."""
@@ -81,5 +69,5 @@ unix_socket: "{folder}/control.sock" tcp {{ address: "127.0.0.1" }}
             told |= set(re.findall(r'"steps": (\d+)', json.dumps(self.sessions())))
             time.sleep(0.1)
 
-    def train(self, transport, steps):
-        return Job(gpt, self.folder, self.pool, transport, steps)
+    def train(self, transport, steps, *more):
+        return Job(gpt, self.folder, self.pool, transport, steps, *more)

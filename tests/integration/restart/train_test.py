@@ -16,8 +16,8 @@ def train_through(transport, plan, steps):
     with tempfile.TemporaryDirectory() as folder, Node(folder) as node:
         node.start()
         quiet = node.train(transport, steps).result()
-        disturbed = node.train(transport, steps)
-        node.wait_for_job()
+        disturbed = node.train(transport, steps, "--link", "100MiB/s")  # some 70 steps a second, however fast the machine
+        disturbed.wait_for("step 10:")
         done = []
         for what in plan:
             time.sleep(0.25)
@@ -71,8 +71,8 @@ def without_a_daemon(node):
 
 if __name__ == "__main__":
     rounds = int(sys.argv[5]) if len(sys.argv) > 5 else 3
-    train_through("local", ["kill", "upgrade"] * rounds, 1500 * rounds)
-    train_through("tcp", ["kill", "upgrade"] * rounds, 250 * rounds)
+    for way in ("local", "tcp"):
+        train_through(way, ["kill", "upgrade"] * rounds, 120 * rounds)
     # A job of the same machine may run into the cut memory first, and must not hear of rights.
     faults = ((without_its_memory, "did not take this job's memory over"), (without_a_daemon, "control connection closed"))
     cases = [(way, *fault) for way in ("local", "tcp") for fault in faults]
