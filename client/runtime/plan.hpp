@@ -231,8 +231,9 @@ class Plan {
   void index_storages(const schedule::Schedule& schedule);
   void index_cache_ops(const schedule::Schedule& schedule);
   [[nodiscard]] Result<void> join_storages(const schedule::Schedule& schedule);
-  [[nodiscard]] Result<void> match_tier(StorageNumber number,
-                                        const std::optional<schedule::HomeSlot>& wanted);
+  [[nodiscard]] Result<void> match_tiers(const schedule::Schedule& schedule);
+  [[nodiscard]] Result<void> change_tier(StorageNumber number, const schedule::HomeSlot& wanted,
+                                         bool twice);
   [[nodiscard]] Result<void> place_homes(schedule::Schedule& schedule);
   [[nodiscard]] Result<void> place_doubled(const std::vector<StorageIndex>& own,
                                            const std::vector<DoubledNear>& doubled);
@@ -241,6 +242,7 @@ class Plan {
   [[nodiscard]] Result<void> place_flash(schedule::Schedule& schedule,
                                          const std::vector<StorageIndex>& own,
                                          std::uint64_t copies_bytes_max);
+  void keep_flash();
   [[nodiscard]] Result<void> open_bounce();
   [[nodiscard]] Result<void> make_replay(const schedule::Schedule& schedule);
 
@@ -269,7 +271,6 @@ class Plan {
   std::vector<StorageNumber> joined_;  ///< storages that this plan added, for a load that fails
   std::vector<OwnDoubled> doubled_;
   std::vector<std::uint32_t> flash_;  ///< numbers in Storages of the flash that the plan asked for
-  bool keeps_flash_ = false;          ///< homes of persistent storages lie there
   std::unique_ptr<Arena> staging_;  ///< set for a plan with homes on flash; other plans share homes
   HomeArea staging_area_;
   std::unique_ptr<Replay> replay_;

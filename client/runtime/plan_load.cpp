@@ -79,9 +79,11 @@ Result<std::unique_ptr<Plan>> Plan::load(Runtime& runtime, std::span<const std::
   made->index_storages(*schedule);
   made->index_cache_ops(*schedule);
   if (auto ok = made->join_storages(*schedule); !ok) return ok.error();
+  if (auto ok = made->match_tiers(*schedule); !ok) return ok.error();
   if (auto ok = made->place_homes(*schedule); !ok) return ok.error();
   if (auto ok = made->open_bounce(); !ok) return ok.error();
   if (auto ok = made->make_replay(*schedule); !ok) return ok.error();
+  made->keep_flash();
   made->joined_.clear();  // from now on they are the runtime's
   return made;
 }
@@ -102,7 +104,7 @@ Plan::~Plan() {
   runtime_.pool().release(std::move(staging_));
   const bool loaded = joined_.empty();
   for (const std::uint32_t flash : flash_) {
-    if (!loaded || !keeps_flash_) storages.remove_flash(flash);
+    loaded ? storages.leave_flash(flash) : storages.remove_flash(flash);
   }
 }
 
@@ -231,10 +233,8 @@ Result<void> Plan::join_storages(const Schedule& schedule) {
                                       : " is to have one home in this plan (--copies), and another "
                                         "plan gave it two"));
     }
-    if (auto ok = match_tier(*known, schedule.homes[s]); !ok) return ok;
     numbers_[s] = *known;
   }
-  storages.release_unused();
   index_of_number_.assign(storages.end(), kNoIndex);
   for (std::uint32_t s = 0; s < numbers_.size(); ++s) {
     if (numbers_[s]) index_of_number_[numbers_[s]->value()] = s;
@@ -242,20 +242,36 @@ Result<void> Plan::join_storages(const Schedule& schedule) {
   return {};
 }
 
-/// Homes that no other plan uses go where this plan wants them: on flash, or in memory.
-Result<void> Plan::match_tier(StorageNumber number,
-                              const std::optional<schedule::HomeSlot>& wanted) {
+/// Homes that no other plan uses go where this plan wants them: first to flash, which frees memory,
+/// then from there.
+Result<void> Plan::match_tiers(const Schedule& schedule) {
+  for (const bool to_flash : {true, false}) {
+    for (std::uint32_t s = 0; s < numbers_.size(); ++s) {
+      const auto& wanted = schedule.homes[s];
+      if (!schedule.storages[s].persistent || !wanted) continue;
+      const HeldStorage& held = runtime_.storages().at(*numbers_[s]);
+      const bool on_flash = held.home.flash.has_value();
+      if ((!on_flash && held.home.area == nullptr) || on_flash == to_flash) continue;
+      if (to_flash != (wanted->tier == HomeTier::kFlash)) continue;
+      const bool twice = schedule::second_home(schedule, StorageIndex(s)).has_value();
+      if (auto ok = change_tier(*numbers_[s], *wanted, twice); !ok) return ok;
+    }
+    runtime_.storages().release_unused();
+  }
+  return {};
+}
+
+Result<void> Plan::change_tier(StorageNumber number, const schedule::HomeSlot& wanted, bool twice) {
   HeldStorage& held = runtime_.storages().at(number);
-  const bool on_flash = held.home.flash.has_value();
-  if (!wanted || (!on_flash && held.home.area == nullptr)) return {};
-  if (on_flash == (wanted->tier == HomeTier::kFlash)) return {};
-  if (runtime_.in_a_plan(number)) {
+  // Two homes are in memory alone, from the first on.
+  const bool doubled = twice || held.home.doubled() || runtime_.device().copies > 1;
+  if (doubled || runtime_.in_a_plan(number)) {
     return Error(Errc::kConflict, held.name +
                                       " has its home on flash in one plan and in memory in "
                                       "another: plan both for the same memory, or without flash, "
                                       "or unload the other plan first");
   }
-  if (on_flash) held.nearness = nearness_of(wanted);
+  if (held.home.flash) held.nearness = nearness_of(wanted);
   return runtime_.storages().change_tier(held);
 }
 
@@ -448,11 +464,16 @@ Result<void> Plan::place_flash(Schedule& schedule, const std::vector<StorageInde
     HO_CHECK(at != flash_.end());
     homes_[s].flash = FlashPlace{storages.flash(*at).node, storages.flash(*at).extent.id,
                                  plan->homes[s]->offset_bytes};
-    if (!schedule.storages[s].persistent) continue;
-    storages.at(*numbers_[s]).home = homes_[s];
-    keeps_flash_ = true;
   }
   return {};
+}
+
+/// Persistent storages have their homes where the plan placed them on flash.
+void Plan::keep_flash() {
+  for (std::uint32_t s = 0; s < numbers_.size(); ++s) {
+    HeldStorage* const held = numbers_[s] ? &runtime_.storages().at(*numbers_[s]) : nullptr;
+    if (held != nullptr && held->persistent && homes_[s].flash) held->home = homes_[s];
+  }
 }
 
 Result<void> Plan::open_bounce() {

@@ -146,16 +146,18 @@ Result<Plan*> Runtime::load(std::span<const std::byte> schedule) {
   return plans_.back().get();
 }
 
-/// Values that no plan knows go to flash. @return whether memory is free again.
+/// Values that no plan will have go to flash. @return whether there were some.
 bool Runtime::make_room() {
-  const std::uint64_t before = storages_->ddr_bytes();
-  for (std::uint32_t i = 0; i < storages_->end(); ++i) {
+  bool moved = false;
+  for (std::uint32_t i = 0; i < storages_->end() && device_.copies == 1; ++i) {
     HeldStorage* const storage = storages_->get(StorageNumber(i));
-    const bool moves = storage != nullptr && storage->range && !in_a_plan(StorageNumber(i));
-    if (moves && !storages_->change_tier(*storage)) break;
+    if (storage == nullptr || storage->persistent || !storage->range) continue;
+    if (in_a_plan(StorageNumber(i))) continue;
+    if (!storages_->change_tier(*storage)) break;
+    moved = true;
   }
   storages_->release_unused();
-  return storages_->ddr_bytes() < before;
+  return moved;
 }
 
 Result<void> Runtime::unload(Plan& plan) {

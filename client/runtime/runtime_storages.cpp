@@ -303,7 +303,7 @@ bool Runtime::may_have_home(StorageNumber number) const {
   if (device_.copies > 1)
     return pool_.may_fit({.ddr_bytes = bytes, .ddr_whole_bytes = bytes}, nodes);
   return pool_.may_fit({.ddr_bytes = bytes}, nodes) ||
-         pool_.may_fit({.flash_whole_bytes = bytes}, nodes);
+         pool_.may_fit({.flash_whole_bytes = bytes}, pool_.candidates(Nearness::kNear));
 }
 
 Result<void> Runtime::adopt(StorageNumber number, void* address) {

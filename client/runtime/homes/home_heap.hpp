@@ -23,7 +23,7 @@ struct HomeRange {
 };
 
 /// Pool memory for homes, taken from the pool in a few large chunks and given out in ranges: first
-/// fit; free neighbours merge. Freed ranges stay with the heap until it is destroyed. If the nodes
+/// fit; free neighbours merge. Freed ranges stay with the heap until release_unused(). If the nodes
 /// that it prefers have no room left, it takes memory of any node.
 ///
 /// Owner thread: the job's. Do not destroy it while a transfer uses its memory.
@@ -49,6 +49,8 @@ class HomeHeap {
   /// @param bytes  >= 1. @return as reserve().
   [[nodiscard]] Result<HomeRange> allocate(std::uint64_t bytes);
   void give_back(const HomeRange& range);
+  /// Whether it can give so much without more memory of the pool.
+  [[nodiscard]] bool has_room(std::uint64_t bytes) const;
   /// Memory without a range goes back to the pool.
   void release_unused();
 
@@ -78,7 +80,6 @@ class HomeHeap {
     return chunk.free.size() == 1 && chunk.free.begin()->second == chunk.area.length_bytes;
   }
   void release(Chunk& chunk);
-  [[nodiscard]] bool has_room(std::uint64_t bytes) const;
   [[nodiscard]] Result<void> add_chunk(std::uint64_t bytes, Nearness nearness);
   [[nodiscard]] Result<void> grow(std::uint64_t bytes, std::uint64_t wanted_bytes);
   [[nodiscard]] std::uint64_t whole_segments(std::uint64_t bytes) const;

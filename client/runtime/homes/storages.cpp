@@ -100,10 +100,12 @@ void Storages::take_home(HeldStorage& storage) {
   if (storage.range) heap(storage.nearness).give_back(*storage.range);
   if (storage.doubled) give_back(*storage.doubled);
   if (storage.extent) remove_flash(*storage.extent);
+  const bool in_left_flash = storage.home.flash && !storage.extent;
   storage.range.reset();
   storage.doubled.reset();
   storage.extent.reset();
   storage.home = StorageHome{};
+  if (in_left_flash) remove_left_flash();
 }
 
 void Storages::release_unused() {

@@ -183,6 +183,8 @@ class Storages {
   /// Flash of one node, with a window of DDR to reach it by. @return its index; the pool's failure.
   [[nodiscard]] Result<std::uint32_t> add_flash(NodeIndex node, std::uint64_t bytes);
   void remove_flash(std::uint32_t index);
+  /// The plan that has asked for this flash ends: it is removed once no home lies in it.
+  void leave_flash(std::uint32_t index);
   [[nodiscard]] const FlashArena& flash(std::uint32_t index) const { return *flash_[index]; }
 
   /// Device -> home. The value is on the device. A storage that has no home gets one: in DDR, or
@@ -200,7 +202,7 @@ class Storages {
   [[nodiscard]] Result<void> write(HeldStorage& storage, std::uint64_t offset_bytes,
                                    std::span<const std::byte> data);
   /// Staging slot -> home. The value is in the slot, which lies in `staging`. A persistent storage
-  /// has its home on flash; another one gets a home in DDR, since plans share its own on flash.
+  /// has its home on flash; another one gets a home as by store(), since plans share its own.
   [[nodiscard]] Result<void> store_staged(HeldStorage& storage, const HomeArea& staging);
   /// One copy between a part of an arena and the memory at hand.
   using Copy = std::function<Result<void>(const ArenaMap&, std::uint64_t offset_bytes,
@@ -233,8 +235,9 @@ class Storages {
   };
   [[nodiscard]] Result<void> open_window(NodeIndex node);
   void close_unused_window(NodeIndex node);
+  void remove_left_flash();
   [[nodiscard]] std::vector<std::uint32_t> flash_on(NodeIndex node) const;
-  void open_spare_window();
+  void open_spare_window(std::uint64_t bytes);
   /// Drained nodes that have a window and no flash of these storages.
   [[nodiscard]] std::vector<NodeIndex> drained_windows() const;
   [[nodiscard]] Result<void> give_any_home(HeldStorage& storage);
@@ -277,6 +280,7 @@ class Storages {
   std::vector<std::uint32_t> free_;
   std::unordered_map<std::string, StorageNumber> by_name_;
   std::vector<std::optional<FlashArena>> flash_;
+  std::vector<std::uint32_t> left_flash_;  ///< leave_flash()
   std::vector<Window> windows_;  ///< one a node that has flash of these storages, or may get some
   std::optional<NodeIndex> spare_window_;  ///< the node whose window stays, with flash or without
 };

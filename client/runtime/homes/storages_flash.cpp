@@ -15,6 +15,9 @@ namespace {
 /// What passes between flash and the job's memory outside steps does so in parts of this size.
 constexpr std::uint64_t kWindowBytes = 4 * kMiB;
 
+/// A home and a window may take so many segments beyond their bytes: each begins one of its own.
+constexpr std::uint64_t kSpareSegments = 4;
+
 }  // namespace
 
 Result<std::uint32_t> Storages::add_flash(NodeIndex node, std::uint64_t bytes) {
@@ -24,8 +27,30 @@ Result<std::uint32_t> Storages::add_flash(NodeIndex node, std::uint64_t bytes) {
     close_unused_window(node);
     return flash.error();
   }
-  flash_.push_back(*flash);
-  return static_cast<std::uint32_t>(flash_.size() - 1);
+  const auto free = std::find(flash_.begin(), flash_.end(), std::nullopt);
+  const auto index = static_cast<std::uint32_t>(free - flash_.begin());
+  if (free == flash_.end()) flash_.emplace_back();
+  flash_[index] = *flash;
+  return index;
+}
+
+void Storages::leave_flash(std::uint32_t index) {
+  left_flash_.push_back(index);
+  remove_left_flash();
+}
+
+void Storages::remove_left_flash() {
+  const auto is_in = [](const std::optional<HeldStorage>& storage, const FlashArena& flash) {
+    return storage && storage->home.flash && storage->home.flash->node == flash.node &&
+           storage->home.flash->extent == flash.extent.id;
+  };
+  std::erase_if(left_flash_, [&](std::uint32_t index) {
+    const bool used = std::any_of(held_.begin(), held_.end(), [&](const auto& storage) {
+      return is_in(storage, *flash_[index]);
+    });
+    if (!used) remove_flash(index);
+    return !used;
+  });
 }
 
 void Storages::remove_flash(std::uint32_t index) {
@@ -157,17 +182,22 @@ Result<void> Storages::copy_value(const HeldStorage& storage, StorageHome to) {
   return {};
 }
 
-/// Once DDR is full there is no room for a window either.
-void Storages::open_spare_window() {
+/// Before a home takes the last DDR of the node with most flash: there would be no room for a
+/// window.
+void Storages::open_spare_window(std::uint64_t bytes) {
   const auto stays = [&](NodeIndex node) {
     return !pool_.is_drained(node) && !pool_.is_lost(node);
   };
   if (spare_window_ && stays(*spare_window_)) return;
-  const auto rooms = pool_.flash_rooms(pool_.candidates(Nearness::kNear));
+  const Rooms rooms = pool_.rooms(pool_.candidates(Nearness::kNear));
   const auto most = std::max_element(
-      rooms.begin(), rooms.end(),
+      rooms.flash.begin(), rooms.flash.end(),
       [](const FlashRoom& a, const FlashRoom& b) { return a.free_bytes < b.free_bytes; });
-  if (most != rooms.end() && open_window(most->node)) spare_window_ = most->node;
+  if (most == rooms.flash.end()) return;
+  const bool has_more = std::any_of(rooms.ddr.begin(), rooms.ddr.end(), [&](const NodeRoom& room) {
+    return room.node == most->node && room.free_bytes > bytes + kSpareSegments * room.segment_bytes;
+  });
+  if (!has_more && open_window(most->node)) spare_window_ = most->node;
 }
 
 std::vector<NodeIndex> Storages::drained_windows() const {
@@ -182,7 +212,9 @@ std::vector<NodeIndex> Storages::drained_windows() const {
 /// In DDR, or where that is full on flash.
 Result<void> Storages::give_any_home(HeldStorage& storage) {
   if (storage.home.area != nullptr || storage.home.flash) return {};
-  if (device_.copies == 1) open_spare_window();
+  if (device_.copies == 1 && !heap(storage.nearness).has_room(storage.bytes)) {
+    open_spare_window(storage.bytes);
+  }
   const auto given = give_home(storage);
   if (given || given.error().code() != Errc::kExhausted || device_.copies > 1) return given;
   return give_flash(storage) ? Result<void>() : given;
