@@ -4,6 +4,7 @@ Usage: see support.py.
 """
 
 import contextlib
+import copy
 import ctypes
 import faulthandler
 import json
@@ -88,6 +89,21 @@ class LongForm(support.WithDaemon):
         names = [event["name"] for event in json.loads(
             (self.folder / "trace.json").read_text())["traceEvents"]]
         self.assertEqual(names.count("aten.relu.default"), 6)
+
+    def test_a_given_plan_whose_tensors_were_replaced_is_made_again(self):
+        def train(script):
+            script.train(2)
+            script.optimizer.load_state_dict(copy.deepcopy(script.optimizer.state_dict()))
+            return script.train(5)
+
+        plain, ours = train(Script().train(3)), Script()
+        plan = self.plan(ours)
+        with plan.applied(ours.model, ours.optimizer) as run:
+            train(ours)
+        self.assert_same(plain, ours)
+        stats = run.stats()  # two depart, then one is recorded
+        self.assertEqual((stats["planned_steps"], stats["departures"]), (4, 2), run.summary())
+        self.assertLessEqual(stats["peak_allocated_bytes"], 1.02 * plan.budget_bytes)
 
     def test_what_the_script_holds_on_to_leaves_for_the_plan(self):
         script = Script()

@@ -117,10 +117,10 @@ class Run:
                 refuse_compiled(stack, self._demand.is_paused)
                 self._device.keep_stream(stack, self._demand.is_paused)
                 self._mode.call = self._on_demand
+                self._recorder = RunRecorder(self._model, self._optimizer, self._demand)
                 if self._plan_given is not None:
                     self._apply()
                 elif self._replan != "never":
-                    self._recorder = RunRecorder(self._model, self._optimizer, self._demand)
                     self._record()
                 stack.enter_context(self._mode)
                 self._step_begins()
