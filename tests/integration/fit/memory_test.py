@@ -245,6 +245,23 @@ class Memory(support.WithDaemon):
         self.assertEqual(ours.rows.data_ptr(), ours.model[1].weight[1:].data_ptr())
         self.assertEqual(ours.array[8:].tolist(), ours.model[2].weight.flatten().tolist())
 
+    def test_states_of_generators_stay(self):
+        class Resuming(Script):
+            """Takes a generator's state of a checkpoint that it has loaded some steps before."""
+
+            def uses(self, step):
+                if step == 2:
+                    file = io.BytesIO()
+                    torch.save([self.model.state_dict(), self.optimizer.state_dict(), torch.get_rng_state()], file)
+                    file.seek(0)
+                    self.kept = torch.load(file, weights_only=False)
+                elif step == 5:
+                    torch.set_rng_state(self.kept[2])
+                elif step == 7:
+                    torch.default_generator.set_state(self.kept[2])
+
+        self.check(Resuming)
+
     def test_weights_that_cannot_leave_are_said_once(self):
         numbers = itertools.count()
 

@@ -17,10 +17,7 @@ from .._torch.collectives import communicates, is_point_to_point, wait_for, work
 from .._torch.script import where
 from .._torch.step import bytes_of, list_length, new_bytes_of, split, storage_of, tensors_in, tensors_of, written_in
 from .foreign import Foreign
-from .meter import Loose, Meter, gone_of
-
-# Storages below this size stay on the device: a transfer costs more than it frees.
-BYTES_MIN = 4096
+from .meter import Loose, Meter, gone_of, may_leave_by_size
 
 
 class Demand:
@@ -100,7 +97,7 @@ class Demand:
         """A storage may leave from now on. Returns its entry, or None where it is too small."""
         self.meter.see(storage)
         loose = self._loose.get(storage._cdata)
-        if loose is None and storage.nbytes() >= BYTES_MIN:
+        if loose is None and may_leave_by_size(storage.nbytes()):
             loose = self._loose[storage._cdata] = Loose(storage)
         return loose
 
@@ -402,7 +399,7 @@ class Demand:
 
     def _adopt_foreign(self, storage, tensor, function, args, kwargs, result):
         """A storage that existed before the run comes to a call. Returns whether it may leave from now on."""
-        if (not self.adopts_written or self.reserved or storage.nbytes() < BYTES_MIN
+        if (not self.adopts_written or self.reserved or not may_leave_by_size(storage.nbytes())
                 or not self._foreign.may_leave(storage, tensor, function, args, kwargs, result, self.adopts_read)):
             return False
         self.add(storage).used = self._call

@@ -5,6 +5,17 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from .._torch.script import where
 
+# Storages below this size stay on the device: a transfer costs more than it frees.
+BYTES_MIN = 4096
+# A generator takes its state from a tensor without an operator, and nothing can stand before that: what has the size of
+# a state stays.
+_STATE_BYTES = torch.get_rng_state().numel()
+
+
+def may_leave_by_size(size):
+    """Whether a storage of so many bytes may leave."""
+    return size >= BYTES_MIN and size != _STATE_BYTES
+
 
 def gone_of(addresses):
     """Those of the addresses of storage objects, to which weak references exist, that are gone."""

@@ -12,7 +12,7 @@ import torch
 
 from .._torch.hooks import replace
 from .._torch.step import is_wrapper, storage_of
-from .demand import BYTES_MIN
+from .meter import BYTES_MIN
 from .saving import storages_in
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)

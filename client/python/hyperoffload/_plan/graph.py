@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from .._memory.demand import BYTES_MIN, Demand
-from .._memory.meter import Meter
+from .._memory.demand import Demand
+from .._memory.meter import BYTES_MIN, Meter, may_leave_by_size
 from .._memory.resizable import make_resizable, said_staying
 from .._torch.collectives import communicates, is_point_to_point
 from .._torch.compiled import refuse_compiled
@@ -290,7 +290,7 @@ def _movable(present, demand):
     """Tells which storages a plan may move: those whose memory PyTorch can free and allocate again."""
     def keep(storage):
         if (storage.kind == "INPUT" or storage.resized or storage.stays
-                or storage.bytes < BYTES_MIN):
+                or not may_leave_by_size(storage.bytes)):
             return False
         if not storage.begins_before:
             return True

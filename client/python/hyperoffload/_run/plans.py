@@ -5,7 +5,7 @@ import functools
 
 import torch
 
-from .._memory.demand import BYTES_MIN
+from .._memory.meter import BYTES_MIN
 from .._pool.library import Error
 from .._torch.step import shapes_of
 
