@@ -15,7 +15,9 @@ import torch
 from .._pool import library
 from .._torch.collectives import communicates, is_point_to_point, wait_for, works_in
 from .._torch.script import where
-from .._torch.step import bytes_of, list_length, new_bytes_of, split, storage_of, tensors_in, tensors_of, written_in
+from .._torch.step import (bytes_of, list_length, new_bytes_of, split, storage_of, storages_taken, takes_storage, tensors_in,
+                           tensors_of, written_in)
+from .beyond import Beyond, is_small_part
 from .foreign import Foreign
 from .meter import Loose, Meter, gone_of, may_leave_by_size
 
@@ -29,17 +31,14 @@ class Demand:
     """
 
     def __init__(self, pool, device, meter, limit, copies=1):
-        self.device = device
-        self.meter = meter
-        self.limit = limit
+        self.device, self.meter, self.limit = device, meter, limit
         self.find = {}  # number in the runtime -> function that returns the storage; None: it is gone
         self.placed = set()  # numbers of which the runtime knows the address
         self.reserved = frozenset()  # numbers that the plan moves while a step runs
         self.moving, self._moving_bytes = frozenset(), 0  # see sent()
-        self.refuses = False  # a plan waits for room: storages that it does not know may leave for it
-        self.short = {}  # number -> bytes that it was refused
-        self.pending = 0  # bytes that the call which waits is about to return
-        self.paused = 0
+        self.refuses = False  # storages that a plan does not know may leave for it
+        self.short, self.pending = {}, 0  # number -> bytes that it was refused; those that the next call returns
+        self.paused, self.beyond = 0, Beyond()
         self.fixed = Meter(device.counted)  # what never leaves
         # What existed before the run may leave if calls write or read it. Recorders look themselves at what is read.
         self.adopts_written = self.adopts_read = True
@@ -49,23 +48,21 @@ class Demand:
         self._loose = collections.OrderedDict()  # address of the storage object -> Loose; oldest first
         self._declared = set()  # numbers that no plan has
         self._free = {}  # bytes -> of them, those whose storages are gone
-        self._call = 0
-        self._foreign = Foreign(device)
+        self._call, self._foreign = 0, Foreign(device)
         self._returned = {}  # (function, bytes of what it takes) -> bytes it returned, if "meta" tensors say less
         self.works = []  # other threads do them on tensors that may leave, but not before they end
         self.marks = None  # None, or a list for a pair of device.mark()s around each call, without its transfers
         self._resize = device.resize
         self._process, self._thread = os.getpid(), threading.get_ident()
-        self.runtime = (None if pool is None
-                        else library.Runtime(pool, self._take, self._drop, copies, device))
+        self.runtime = None if pool is None else library.Runtime(pool, self._take, self._drop, copies, device)
 
     # The library's callbacks, inside its calls on this thread. They must not raise.
 
     def _take(self, held, size):
         storage = self.find[held]()
         more = size - storage.nbytes()
-        if (self.refuses and held in self.reserved
-                and self.meter.bytes + more + self.pending > self.limit()):
+        if held in self.reserved and (self.meter.bytes + more + self.pending > self.limit() if self.refuses
+                                      else self.lacks(more + self.pending) > 0):
             self.short[held] = more
             return None
         try:
@@ -156,6 +153,7 @@ class Demand:
         self._bring([loose for _, loose in lent])
         for storage, loose in lent:
             loose.stays = True
+            self.meter.lend(storage)
             if loose.held is not None and storage.nbytes() > 0:
                 self.adopt(loose.held, storage)
         return new
@@ -178,8 +176,7 @@ class Demand:
 
     def hand_over(self, function, tensors, result, moves=False):
         """Another thread works on what an operator took. moves: a plan moves some of it."""
-        storages = [storage for storage in map(storage_of, tensors) if storage is not None]
-        used = [self._loose[storage._cdata] for storage in storages if storage._cdata in self._loose]
+        used = self._entries(tensors)
         if is_point_to_point(function):
             for loose in used:
                 loose.stays = True
@@ -238,6 +235,13 @@ class Demand:
             self._evict(address, loose)
         return False
 
+    def lacks(self, need):
+        """By how much `need` more bytes exceed the limit; 0: not at all, or by a small part of it."""
+        over = self.meter.bytes + need - self.limit()
+        if over > 0 and self.reserved:  # what others have of the plan's, which was to leave, may be beyond it
+            over -= sum(loose.bytes for loose in self._loose.values() if loose.stays and loose.held in self.reserved)
+        return 0 if is_small_part(over, self.limit()) else over
+
     def room_between_calls(self, need):
         """As room(), where what the last call used may leave, too."""
         self._call += 1
@@ -295,7 +299,7 @@ class Demand:
             new = new_bytes_of(function, tensors, args, kwargs, self.device.where)
             if self._returned:
                 new = max(new, self._returned.get((function, sum(map(bytes_of, tensors))), 0))
-        self._bring(self._entries(tensors), new + self.meter.unseen_bytes(map(storage_of, tensors)))
+        self._bring(self._entries(tensors), new + self.meter.unseen_bytes(storages_taken(function, tensors, args)))
         return new
 
     def bring_all_but(self, storages):
@@ -355,7 +359,7 @@ class Demand:
 
     def _one(self, function, tensors, args, kwargs):
         expected = self.bring(tensors, function, args, kwargs)
-        if function.__name__.startswith("set_.source_Storage"):  # else it would give it new memory
+        if takes_storage(function):  # else it would give it new memory
             self._bring([self._loose[args[1]._cdata]] if args[1]._cdata in self._loose else [])
         if self.marks is None:
             result = function(*args, **kwargs)
@@ -395,6 +399,9 @@ class Demand:
         if new > expected and tensors is taken:  # as the workspace of mkldnn_rnn_layer
             self._returned[function, sum(map(bytes_of, taken))] = new
         if self.meter.bytes > self.limit():
+            self.meter.sweep()
+            if new <= expected < math.inf and self.lacks(0) > 0 and not self.paused:  # all else has left before
+                self.beyond.note(function, self.meter.bytes)
             self.room(0)
 
     def _adopt_foreign(self, storage, tensor, function, args, kwargs, result):

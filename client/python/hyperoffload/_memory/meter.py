@@ -34,6 +34,7 @@ class Meter:
 
     def __init__(self, device=None):
         self._device = device
+        self._lent = {}  # address of memory that others have -> weak reference of the storage
         self._known = {}  # address of the storage object -> [weak reference, bytes, plain bytes]
         self.bytes = self.peak = 0
         self.plain_bytes = self.plain_peak = 0
@@ -51,7 +52,7 @@ class Meter:
             self.bytes += size - known[1]
             self.plain_bytes += size - known[2]
             known[1] = known[2] = size
-        elif self._device is None or storage.device == self._device:
+        elif self._counts(storage):
             self._known[storage._cdata] = [StorageWeakRef(storage), size, size]
             self.bytes += size
             self.plain_bytes += size
@@ -65,7 +66,18 @@ class Meter:
         """Bytes of those storages that do not count yet, since no call of the run has made them. None: no storage."""
         unseen = {storage._cdata: storage for storage in storages
                   if storage is not None and storage._cdata not in self._known}
-        return sum(storage.nbytes() for storage in unseen.values() if self._device in (None, storage.device))
+        return sum(storage.nbytes() for storage in unseen.values() if self._counts(storage))
+
+    def _counts(self, storage):
+        """Whether a storage that is new counts: one that has the memory of another one does not."""
+        if self._device is not None and storage.device != self._device:
+            return False
+        owner = self._lent.get(storage.data_ptr()) if self._lent else None
+        return owner is None or owner.expired() or owner.cdata == storage._cdata
+
+    def lend(self, storage):
+        """Others get the memory of a storage, which may come back as another one, as by DLPack."""
+        self._lent[storage.data_ptr()] = StorageWeakRef(storage)
 
     def resized(self, storage):
         """The script has given a storage another size."""

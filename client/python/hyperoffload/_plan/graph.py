@@ -17,7 +17,7 @@ from .._torch.collectives import communicates, is_point_to_point
 from .._torch.compiled import refuse_compiled
 from .._torch.devices import Device, device_of
 from .._torch.hooks import mode_of, replace
-from .._torch.step import local_of, returns_operands, storage_of, takes_lists, tensors_of
+from .._torch.step import bytes_as, local_of, returns_operands, storage_of, takes_lists, takes_storage, tensors_of
 from .arguments import check_training
 from .recorder import RESIZES, Recorder
 
@@ -45,17 +45,20 @@ class Part:
 class Call:
     """A call of the recorded step. grad: whether gradients were enabled, which evaluation disables.
     inputs: numbers of the managed storages that it takes, None for others. shapes: shapes_of() them.
-    optional: a step can do without it. is_simple: all its tensors are arguments by place, and no other
-    thread works on them. makes_nothing: what it returns is managed memory of what it takes."""
+    optional: a step can do without it. takes_others: of what is not managed, large tensors or a storage.
+    is_simple: it does not, all its tensors are arguments by place, and no other thread works on them.
+    makes_nothing: what it returns is managed memory of what it takes."""
 
-    __slots__ = ("function", "grad", "inputs", "parts", "shapes", "optional", "communicates", "is_simple",
+    __slots__ = ("function", "grad", "inputs", "parts", "shapes", "optional", "communicates", "takes_others", "is_simple",
                  "makes_nothing")
 
     def __init__(self, function, grad, inputs, shapes, parts, optional=False):
         self.function, self.grad, self.inputs, self.parts = function, grad, inputs, parts
         self.shapes, self.optional = shapes, optional
         self.communicates = communicates(function)
-        self.is_simple = len(parts) == 1 and not (self.communicates or takes_lists(function))
+        self.takes_others = takes_storage(function) or any(
+            number is None and bytes_as(*shape) >= BYTES_MIN for number, shape in zip(inputs, shapes))
+        self.is_simple = len(parts) == 1 and not (self.communicates or self.takes_others or takes_lists(function))
         self.makes_nothing = self.is_simple and returns_operands(function) and all(
             number is not None and number in inputs for number in parts[0].outputs)
 
@@ -263,6 +266,28 @@ class Graph:
     def storages(self) -> list[dict[str, Any]]:
         """The storages, as entries of graph.proto's JSON mapping."""
         return self.whole["storages"]
+
+    def present_of(self, named: dict[str, Any], bytes_of: Callable[[Any], int], may_lack: bool) -> dict[int, Any] | None:
+        """Number -> untyped storage, of those that it has between steps, by their names. may_lack: one may not exist; then
+        None. Raises ValueError where one is not as in the graph."""
+        present = {number: named.get(each.name) for number, each in self.managed.items() if each.persistent}
+        for number, storage in present.items():
+            each = self.managed[number]
+            size = None if storage is None else bytes_of(storage)
+            if size == each.bytes:
+                continue
+            if size is None and may_lack:
+                return None
+            has = "does not exist" if size is None else f"has {size} bytes"
+            raise ValueError(f"the plan moves {each.name} of {each.bytes} bytes, which {has}: apply it "
+                             "to the model and optimizer that were recorded")
+        return present
+
+    def with_fixed(self, fixed_bytes: int) -> "Graph":
+        """The same step, where tensors that cannot leave take so many bytes at a time."""
+        other = copy.copy(self)
+        other.fixed_bytes = fixed_bytes
+        return other
 
     def retimed(self, durations_ns: Sequence[int]) -> "Graph":
         """The same step, its movable ops with other durations in ns, by position."""

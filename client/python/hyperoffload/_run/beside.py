@@ -4,16 +4,15 @@ import contextlib
 
 import torch
 
+from .._memory.beyond import is_small_part
 from .._pool.library import Error
 from .._torch.collectives import communicates
 from .._torch.script import where
-from .._torch.step import new_bytes_of, shapes_of, written_in
+from .._torch.step import new_bytes_of, shapes_of, storages_taken, written_in
 
 # With gradients, so many calls in succession that the plan does not have are another step. Without, they
 # may be an evaluation.
 _CALLS_MAX = 64
-# Such a call may exceed the budget by this part of it.
-_SHARE = 64
 
 
 class Beside:
@@ -65,16 +64,18 @@ class Beside:
         need = new_bytes_of(function, tensors, args, kwargs, self._demand.device.where) + sum(
             self._managed[number].bytes for number in {self._number_of(tensor) for tensor in tensors}
             if number is not None and self._kept[number].nbytes() == 0)
-        need += self._demand.claim([tensor for tensor in tensors if self._number_of(tensor) is None])
+        others = [tensor for tensor in tensors if self._number_of(tensor) is None]
+        need += self._demand.claim(others) + self._demand.meter.unseen_bytes(
+            storages_taken(function, others, args))
         return None if self._has_room(need) else ": the plan leaves no room for it"
 
     def _has_room(self, need):
         """Whether so many bytes have room, if what the plan does not know leaves for them."""
-        meter, limit = self._demand.meter, self._demand.limit()
-        if need > limit / _SHARE and meter.bytes + need > limit:
-            self._demand.room(need)
-            return meter.bytes + need <= limit
-        return True
+        demand = self._demand
+        if is_small_part(need, demand.limit()) or demand.meter.bytes + need <= demand.limit():
+            return True
+        demand.room(need)
+        return demand.lacks(need) == 0
 
     def run(self, function, tensors, args, kwargs):
         """Runs a call that refuses() does not refuse. No op of the plan runs."""

@@ -4,6 +4,8 @@ import collections
 import statistics
 from typing import NamedTuple
 
+from .._memory.beyond import is_small_part
+
 # Planned steps that a departed one is compared with: the last ones.
 _RECENT = 1000
 _HINT_AT = 2  # after so many departures a person hears of replan="auto"
@@ -152,7 +154,7 @@ def lines_of(now, peak_line, figures):
     if now["peak_reserved_bytes"] is not None:
         lines[-1] += f"; PyTorch's allocator reserved {now['peak_reserved_bytes'] / 2**20:.1f} MiB"
     over = now["peak_allocated_bytes"] - now["budget_bytes"]
-    if over * 100 > now["budget_bytes"]:
+    if not is_small_part(over, now["budget_bytes"]):
         lines.append(f"the peak exceeded the budget by {over / 2**20:.1f} MiB{peak_line and ' at ' + peak_line}: what cannot "
                      "leave, what one call takes and makes, or paused() and torch.save() needed it")
     if now["step_ms_median"] is not None:
@@ -163,8 +165,8 @@ def lines_of(now, peak_line, figures):
         lines.append(f"overhead {now['overhead']:.0%} in planned steps: the step's operators took {now['ops_ms_median']:.1f} ms when it was "
                      "recorded")
     if now["replans"] > 0:
-        lines.append(f"planned again {now['replans']} times, since the speed of transfers or "
-                     "operators changed")
+        lines.append(f"planned again {now['replans']} times, since transfers or operators changed their speed, or "
+                     "what a plan does not move took more room")
     if now["copies"] > 1:
         lines.append(f"{now['values_doubled']} values have two copies on different nodes")
     if now["nodes_lost"] > 0:

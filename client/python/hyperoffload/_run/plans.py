@@ -1,13 +1,10 @@
 """Which plan a step takes, where a run has several, and which steps are recorded for another one."""
 
 import collections
-import functools
-
-import torch
 
 from .._memory.meter import BYTES_MIN
 from .._pool.library import Error
-from .._torch.step import shapes_of
+from .._torch.step import bytes_as, shapes_of
 
 # So many plans are kept at a time; each has homes and a replay.
 PLANS_MAX = 8
@@ -25,14 +22,9 @@ _FREED, _FREED_MIN = 0.1, 1 << 16
 RECORD = object()  # what choose() returns for a step that is to be recorded
 
 
-@functools.lru_cache(maxsize=None)
-def _element_bytes(dtype):
-    return torch.empty((), dtype=dtype, device="meta").element_size()
-
-
 def _extended(signature, function, shapes):
     """The signature of a step with one call more. Calls on small tensors do not count: logging has them."""
-    large = any(shape.numel() * _element_bytes(dtype) >= BYTES_MIN for shape, dtype in shapes)
+    large = any(bytes_as(*each) >= BYTES_MIN for each in shapes)
     return hash((signature, function, shapes)) if large else signature
 
 

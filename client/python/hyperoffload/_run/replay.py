@@ -23,6 +23,10 @@ from .._torch.script import where
 from .._torch.step import memory_of, shapes_of, split, storage_of, tensors_in, tensors_of
 from .beside import Beside
 from .plans import signature_of, steps_calls
+from .room import Room
+
+
+_NO_ROOM = "what the plan does not move, as batches, takes more room than when the step was recorded"
 
 
 class State(enum.Enum):
@@ -39,11 +43,12 @@ class Replay:
     detoured(line, cause) when it has done other work and is back at the plan, choose(function, tensors)
     between steps: it returns what runs the calls of a step that begins so, or None. drift: of its steps.
     is_proven: a whole step has run. misses: steps in succession that should have, and departed.
+    is_full: no other plan leaves more room for what it does not move.
     """
 
     def __init__(self, demand, plan, present, plans, run, drift):
         self.drift = drift
-        self.is_proven, self.misses = False, 0
+        self.is_proven, self.misses, self.is_full = False, 0, False
         self.state = State.BETWEEN
         self.graph = plan.graph
         managed = plan.graph.managed
@@ -67,6 +72,7 @@ class Replay:
         self._plan = library.Plan(self._runtime, plan.schedule)
         self._peak_bytes = library.schedule_info(plan.schedule).arena_bytes
         self._held = {number: self._plan.storage_of(each.id) for number, each in managed.items()}
+        self._room = Room(demand, self._plan, self._kept, self._bytes, self._number_of)
         self._beside = Beside(demand, managed, self._kept, self._held, self._number_of)
         self._reserved = frozenset(self._held.values())
         self._moving = frozenset(self._held[number] for number in self._persistent)  # while the next step is not there
@@ -190,52 +196,26 @@ class Replay:
         self._at += 1
         count = len(call.parts)
         if count == 1:
-            self._bring(tensors)
-            return self._part(call, call.parts[0], args, kwargs)
+            return self._bring_for(call, call.parts[0], tensors, args, kwargs)
         results = []
         for part, (own, named) in zip(call.parts, split(args, kwargs, count)):
             if self.state is State.IN_STEP:
-                self._bring(tensors_of(own, named))
-                result = self._part(call, part, own, named)
+                result = self._bring_for(call, part, tensors_of(own, named), own, named)
             else:  # an index before this one departed
                 result = self._demand.run(call.function, tensors_of(own, named), own, named)
             if result is not None:
                 results.extend(result)
         return results or None
 
-    def _before(self, part, args, kwargs):
-        """Waits for the operands of a call. Storages leave for them and for what it returns, if the
-        plan does not know them, such as gradients after their last use."""
-        demand = self._demand
-        refuses = evicts = False
-        if demand.refuses:
-            pending = 0
-            for number in part.writes:
-                if number not in self._kept:
-                    pending += self._bytes[number]
-            demand.pending = pending
-            refuses = bool(demand.short) or self._meter.bytes + pending > demand.limit()
-        while True:
-            if refuses:
-                evicts = True
-                short = sum(demand.short.values())
-                demand.short.clear()
-                demand.refuses = demand.room_between_calls(demand.pending + short)
-            try:
-                self._plan.before(part.place)
-                break
-            except library.Error as error:
-                if error.name != "exhausted" or not demand.refuses:
-                    raise
-                refuses = True
-        if evicts:  # what left for them may be what the call takes
-            self._bring(tensors_of(args, kwargs))
+    def _bring_for(self, call, part, tensors, args, kwargs):
+        if self._room.bring(call.function if call.takes_others else None, tensors, args):
+            return self._part(call, part, args, kwargs)
+        return self._without_room(call, args, kwargs)
 
-    def _bring(self, tensors):
-        """Brings what a call takes and the plan does not move."""
-        if self._demand.away:
-            self._demand.bring([tensor for tensor in tensors if self._number_of(tensor) is None])
-            self._demand.refuses = True  # it may leave again for the plan
+    def _without_room(self, call, args, kwargs):
+        """The step departs with a call for which there is no room beside what the plan does not move."""
+        self.depart(_NO_ROOM)
+        return self._demand.run(call.function, tensors_of(args, kwargs), args, kwargs)
 
     def _part(self, call, part, args, kwargs):
         if part.place is None:
@@ -243,7 +223,8 @@ class Replay:
         else:
             if self._ended is not None:
                 self._end_op()
-            self._before(part, args, kwargs)
+            if not self._room.before(part, args, kwargs):
+                return self._without_room(call, args, kwargs)
             self._op = (part, self._made(part) if part.writes else ())
             try:
                 result = call.function(*args, **kwargs)
@@ -344,9 +325,10 @@ class Replay:
         beside the plan, or the step departs."""
         place = self._find(self._at, function, tensors)
         if place is not None:
-            while self._at < place:
-                self._skip(self._calls[self._at])
-            return self._planned(self._calls[place], tensors, args, kwargs)
+            if self._skip_to(place):
+                return self._planned(self._calls[place], tensors, args, kwargs)
+            self._note(function, tensors)
+            return self._demand.run(function, tensors, args, kwargs)
         self._beside.begin(self._calls[self._at] if self._at < len(self._calls) else None, function, tensors)
         self._end_op()  # first: what the plan brings then takes room
         why = self._beside.refuses(function, tensors, args, kwargs)
@@ -356,31 +338,38 @@ class Replay:
         self._note(function, tensors)
         return self._demand.run(function, tensors, args, kwargs)
 
-    def _skip(self, call):
-        """The step does without a call. Its results are for other such calls alone: empty memory will do."""
-        self._at += 1
-        for part in call.parts:
-            if part.place is None:
-                continue
-            self._end_op()
-            self._before(part, (), {})
-            for number in part.writes:
-                storage = self._kept.get(number)
-                if storage is None:
-                    storage = self._kept[number] = self._demand.device.new_storage(
-                        self._bytes[number])
-                    self._number[storage._cdata] = number
-                elif storage.nbytes() == 0:
-                    self._demand.device.resize(storage, self._bytes[number])
-                self._meter.see(storage)
-            self._op_ran(part)
+    def _skip_to(self, place):
+        """The step does without the calls before this one. Returns whether there is room."""
+        while self._at < place:
+            self._at += 1
+            if not all(map(self._skip, self._calls[self._at - 1].parts)):
+                self.depart(_NO_ROOM)
+                return False
+        return True
+
+    def _skip(self, part):
+        """The same for a part of one. Its results are for other such calls alone: empty memory will do."""
+        if part.place is None:
+            return True
+        self._end_op()
+        if not self._room.before(part, (), {}):
+            return False
+        for number in part.writes:
+            storage = self._kept.get(number)
+            if storage is None:
+                storage = self._kept[number] = self._demand.device.new_storage(self._bytes[number])
+                self._number[storage._cdata] = number
+            elif storage.nbytes() == 0:
+                self._demand.device.resize(storage, self._bytes[number])
+            self._meter.see(storage)
+        self._op_ran(part)
+        return True
 
     def fill(self, tensors, after, makes_bytes):
         """Within a step: brings values for a method that reads memory and makes so much of it, until the stack `after`
         ends. None: it keeps the memory. Returns False where there is no room, or it would keep what is to leave."""
         self._end_op()
-        self._bring(tensors)
-        return self._beside.fill(tensors, after, makes_bytes)
+        return self._room.bring(None, tensors, ()) and self._beside.fill(tensors, after, makes_bytes)
 
     def _goes_on(self):
         """The step is back at its plan."""
@@ -429,9 +418,9 @@ class Replay:
         """The optimizer's step has ended. Returns whether the whole step ran under the plan."""
         planned = False
         if self.state is State.IN_STEP:
-            if all(call.optional for call in self._calls[self._at:]):
-                while self._at < len(self._calls):
-                    self._skip(self._calls[self._at])
+            if not all(call.optional for call in self._calls[self._at:]):
+                self.depart("the step ended early")
+            elif self._skip_to(len(self._calls)):
                 if self._beside.calls:
                     self._goes_on()
                 self._end_op()
@@ -439,8 +428,6 @@ class Replay:
                 self._rest()
                 self._demand.sent(self._moving, self._peak_bytes)
                 planned = True
-            else:
-                self.depart("the step ended early")
         elif self.state is State.BETWEEN:
             self._departed(f"the step begins with another call ({where()})")
         # Tensors of a departed step that live on need their bytes; the rest is PyTorch's.
@@ -457,6 +444,10 @@ class Replay:
         """A storage's name in the recorded step, or None."""
         number = self._number.get(storage._cdata)
         return None if number is None else self.graph.managed[number].name
+
+    def others_bytes(self):
+        """Room.others_bytes."""
+        return self._room.others_bytes
 
     def first_shapes(self):
         """Those that the step's first call takes."""

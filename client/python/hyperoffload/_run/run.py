@@ -3,7 +3,6 @@
 import contextlib
 import os
 import pathlib
-import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -25,6 +24,7 @@ from .._torch.devices import device_of
 from .._torch.hooks import before_forks, mode_of, replace
 from .._torch.interrupts import Guard
 from .._torch.script import said_call
+from .._torch.script import say as _say
 from .._torch.step import bytes_of, local_of, storage_of, tensors_of
 from .drift import Drift, ops_s_of
 from .figures import Figures, Step, lines_of, nodes_of
@@ -35,11 +35,8 @@ from .trace import write_trace
 # Steps that are recorded: the first makes the optimizer's states, the second is as all later ones; the third with
 # averages of weights, and with DistributedDataParallel, which makes its buckets anew in its second step.
 _RECORDED, _RECORDED_PARALLEL = 2, 3
-
-
-def _say(text):
-    """Tells a person something, beside what the script prints."""
-    print(f"hyperoffload: {text}", file=sys.stderr, flush=True)
+# A plan that left too little room for what it does not move is made again with this part of the budget more.
+_MORE = 32
 
 
 class Run:
@@ -59,35 +56,27 @@ class Run:
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, budget: Any, pool: str,
                  replan: str, hardware: Any, copies: int, plan: Plan | None = None,
                  pool_options: dict[str, Any] | None = None, log: Callable[[str], Any] | None = None) -> None:
-        self._model = model
-        self._optimizer = optimizer
-        self._budget = budget
-        self._replan = replan
-        self._address = pool
-        self._hardware, self._copies = hardware, copies
+        self._model, self._optimizer = model, optimizer
+        self._budget, self._replan = budget, replan
+        self._address, self._hardware, self._copies = pool, hardware, copies
         self._pool_options = pool_options or {}
         self._held = None  # _copies_held() at the end of the run
         self._stack = contextlib.ExitStack()
         self._device = device_of(model)
-        self._meter = Meter(self._device.counted)
-        self._demand = None
+        self._meter, self._demand = Meter(self._device.counted), None
         self._guard = Guard()
         self._mode = mode_of(self._device, explain=self._explain, guard=self._guard)
-        self._recorder = None
-        self._is_recording = False
+        self._recorder, self._is_recording = None, False
         self._recorded_count = _RECORDED
-        self._replay = None
+        self._replay, self._pool, self._links = None, None, None
         self._plans = Plans(replan == "auto", _say)
-        self._pool = self._links = None
         self._plan_given = plan
         self._page = None if plan is None else plan.page  # the analyzer's
         self._plain_bytes = 0 if plan is None else plan.graph.plain_bytes
         self._fixed_bytes = 0  # most bytes at a time of what cannot leave
-        self._figures = Figures(_say, hints=replan == "once")
-        self._log = log
-        self._steady = None  # the replay under which the last step ran as a whole
+        self._figures, self._log = Figures(_say, hints=replan == "once"), log
+        self._steady = self._ended_at = None  # the replay under which the last step ran as a whole, and when that ended
         self._told_drift = set()  # what has changed since the plan, as Drift.found() says
-        self._ended_at = None
 
     def __enter__(self) -> "Run":
         """Connects to the pool, and moves what is beyond the budget there. Raises Error where that fails."""
@@ -158,6 +147,8 @@ class Run:
 
     def _end(self, kind, error, trace):
         self._figures.run_ended()
+        if kind is None:
+            self._tell_beyond()
         self._meter.keep_peaks()  # the end brings everything back
         self._held = self._copies_held()
         try:
@@ -214,6 +205,8 @@ class Run:
                     self._record()
                 elif whole:
                     self._judge(replay)
+                elif replay.others_bytes() > 0 and not replay.is_full:
+                    self._make_room(replay)
                 if not whole:
                     self._steady = None
             elif self._plan_given is not None:
@@ -222,7 +215,14 @@ class Run:
             if self._log is not None:
                 took_ms = (time.perf_counter() - begun) * 1e3
                 self._log(line if self._page is page else f"{line}; planned in {took_ms:.0f} ms")
+        self._tell_beyond()
         self._step_begins()
+
+    def _tell_beyond(self):
+        """Tells of calls that the budget is too small for, once it is known."""
+        told = self._demand.beyond.told(self._limit()) if self._figures.steps >= self._recorded_count else None
+        if told is not None:
+            _say(told)
 
     def _step_begins(self):
         """No step counts bytes that were fetched for a plan."""
@@ -258,23 +258,34 @@ class Run:
                   if self._plan_given is not None else 'a plan of now may be faster: replan="auto"')
         _say(f"step {self._figures.steps} {self._replay.drift.told(stall_s, ops_s_of(self._replay.timeline()))}; {advice}")
         if again:
-            self._plan_anew()
+            _, ops, _ = self._replay.timeline()
+            graph = self._replay.graph.retimed([op.end_ns - op.start_ns for op in ops])
+            self._plan_anew(self._replay, [graph], None, self._replay.drift)
 
-    def _plan_anew(self):
-        """Replaces the plan by one of what its operators and the link take now."""
-        earlier = self._replay
-        _, ops, _ = earlier.timeline()
-        graph = earlier.graph.retimed([span.end_ns - span.start_ns for span in ops])
-        try:
-            plan = plan_of(graph, self._limit(), None, self._links, self._copies_now())
-            replay = self._replay_of(plan, earlier.present(), earlier.drift)
-        except (MemoryError, RuntimeError) as error:
-            _say(f"the plan stays: {error}")
+    def _make_room(self, earlier):
+        """Replaces a plan by one that leaves room for what it does not move: as that grows, for as much more as it has
+        grown, or at least for a part of the budget more."""
+        graph, part = earlier.graph, int(self._limit()) // _MORE
+        others_bytes = max(graph.fixed_bytes, earlier.others_bytes())
+        sizes = sorted({others_bytes + part, 2 * others_bytes - graph.fixed_bytes + part}, reverse=True)
+        self._plan_anew(earlier, map(graph.with_fixed, sizes), self._hardware, None)
+
+    def _plan_anew(self, earlier, graphs, hardware, drift):
+        """Replaces a plan by one of the first of these Graphs of its step that can have one."""
+        for graph in graphs:
+            try:
+                plan = plan_of(graph, self._limit(), hardware, self._links, self._copies_now())
+                replay = self._replay_of(plan, earlier.present(), drift)
+            except (MemoryError, RuntimeError) as error:
+                why = error
+                continue
+            self._page = plan.page
+            self._plans.replace(earlier, replay)
+            self._use(replay)
+            self._figures.replans += 1
             return
-        self._page = plan.page
-        self._plans.replace(earlier, replay)
-        self._use(replay)
-        self._figures.replans += 1
+        earlier.is_full = True
+        _say(f"the plan stays: {why}")
 
     def _record(self, begins_alike=False):
         """Records a step from here on. begins_alike: with the first call of one that has a plan."""
@@ -369,20 +380,10 @@ class Run:
         """Begins to run under the plan that was given, if what it moves exists by now. Else the first
         step runs on demand, which makes the optimizer's states."""
         named = storages_by_name(self._model, self._optimizer)
-        present = {number: named.get(each.name) for number, each in self._plan_given.graph.managed.items()
-                   if each.persistent}
-        for number, storage in present.items():
-            each = self._plan_given.graph.managed[number]
-            size = None if storage is None else self._meter.plain_bytes_of(storage)
-            if size == each.bytes:
-                continue
-            if size is None and self._figures.steps == 0:
-                return
-            has = "does not exist" if size is None else f"has {size} bytes"
-            raise ValueError(f"the plan moves {each.name} of {each.bytes} bytes, which {has}: apply it "
-                             "to the model and optimizer that were recorded")
-        self._use(self._replay_of(self._plan_given, present))
-        self._plans.add(self._replay)
+        present = self._plan_given.graph.present_of(named, self._meter.plain_bytes_of, self._figures.steps == 0)
+        if present is not None:
+            self._use(self._replay_of(self._plan_given, present))
+            self._plans.add(self._replay)
 
     def _note_departure(self, cause):
         """For replays: a step has left its plan."""
@@ -459,7 +460,7 @@ class Run:
         ("fetched_bytes"), and by how much they were longer than the median of planned steps in all
         ("more_ms"; None before there is one). detours: times that a step did other work and went on under
         its plan; plans: that there are now; replans: new plans since the speed of transfers or operators
-        changed.
+        changed, or what the plan does not move took more room than it left.
         peak_allocated_bytes: of tensor storages at a time, from the first step to the end of the run;
         budget_bytes: what they may hold; peak_plain_bytes: what the recorded step would hold plainly.
         peak_reserved_bytes: by torch.cuda.max_memory_reserved(); None on the CPU. step_ms_median: of the steps

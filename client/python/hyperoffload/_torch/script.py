@@ -10,8 +10,14 @@ from .._pool.library import PACKAGE
 from .step import storage_of, tensors_of
 
 # Where code lies that is not the script's.
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__))
 _OTHERS = tuple(str(folder) + os.sep for folder in
-                (PACKAGE, *(os.path.dirname(os.path.abspath(module.__file__)) for module in (torch, os))))
+                (PACKAGE, _TORCH, os.path.join(os.path.dirname(_TORCH), "functorch"), os.path.dirname(os.path.abspath(os.__file__))))
+
+
+def say(text):
+    """Tells a person something, beside what the script prints."""
+    print(f"hyperoffload: {text}", file=sys.stderr, flush=True)
 
 
 def where():

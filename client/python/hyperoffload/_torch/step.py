@@ -86,6 +86,16 @@ def bytes_of(tensor):
     return tensor.numel() * tensor.element_size()
 
 
+@functools.lru_cache(maxsize=None)
+def _element_bytes(dtype):
+    return torch.empty((), dtype=dtype, device="meta").element_size()
+
+
+def bytes_as(shape, dtype):
+    """Bytes of a tensor of which shapes_of() has the shape and type."""
+    return shape.numel() * _element_bytes(dtype)
+
+
 # Calls that take as much of an operand as they return.
 _SELECTS = {"index", "index_select", "gather", "take"}
 
@@ -162,6 +172,17 @@ def takes_lists(function):
     """Whether a function may take tensors in lists, or by name."""
     return any("Tensor" in str(argument.type) and (argument.kwarg_only or "List" in str(argument.type))
                for argument in function._schema.arguments)
+
+
+def takes_storage(function):
+    """Whether a call gives a tensor the memory of the storage that is its second argument."""
+    return function is not None and function.__name__.startswith("set_.source_Storage")
+
+
+def storages_taken(function, tensors, args):
+    """The storages that a call takes, by its tensors (None: no storage) or itself, as a batch that another process has
+    sent comes."""
+    return [*map(storage_of, tensors), *(args[1:2] if takes_storage(function) else ())]
 
 
 @functools.lru_cache(maxsize=None)

@@ -1,0 +1,70 @@
+"""Room in a step for what its plan brings, beside what the plan does not know."""
+
+from .._pool import library
+from .._torch.step import storages_taken, tensors_of
+
+
+class Room:
+    """Makes room within the budget for the calls of a step under a plan (library.Plan).
+
+    Storages leave that the plan does not know, as gradients after their last use. Where that is not enough, as for
+    batches of another process, whose memory cannot leave, the step has to go on without the plan.
+    kept: number -> untyped storage; size: number -> bytes; number_of(tensor): that of its storage, or None. All are
+    the replay's. others_bytes: the most at a time of what the plan does not move, where there was no room; else 0.
+    """
+
+    def __init__(self, demand, plan, kept, size, number_of):
+        self._demand, self._plan, self._kept, self._size, self._number_of = demand, plan, kept, size, number_of
+        self.others_bytes = 0
+
+    def before(self, part, args, kwargs):
+        """Waits for the operands of a part of a call. Returns False where they, or what it returns, have no room."""
+        demand, evicts, pending = self._demand, False, 0
+        for number in part.writes:
+            if number not in self._kept:
+                pending += self._size[number]
+        demand.pending = pending
+        refused = bool(demand.short) or demand.meter.bytes + pending > demand.limit()
+        failed = False
+        while True:
+            if refused:
+                evicts, need = True, pending + sum(demand.short.values())
+                demand.short.clear()
+                demand.refuses = demand.room_between_calls(need)
+                if failed and demand.lacks(need) > 0:
+                    return self._is_missing(0)
+            try:
+                self._plan.before(part.place)
+                break
+            except library.Error as error:
+                if error.name != "exhausted" or not demand.short:
+                    raise
+                refused = failed = True
+        # What leaves by the plan has left now.
+        if demand.lacks(pending) > 0:
+            evicts = True
+            demand.room_between_calls(pending)
+            if demand.lacks(pending) > 0:
+                return self._is_missing(0)
+        return not evicts or self.bring(None, tensors_of(args, kwargs), args)  # what left may be what the call takes
+
+    def bring(self, function, tensors, args):
+        """Brings what a call takes and the plan does not move. function: of a call that may take what does not count yet;
+        None: another one. Returns False where there is no room."""
+        demand = self._demand
+        if function is None and not demand.away:
+            return True
+        others = [tensor for tensor in tensors if self._number_of(tensor) is None]
+        need = demand.claim(others) + demand.meter.unseen_bytes(storages_taken(function, others, args))
+        if need > 0:
+            demand.room(need)
+            if demand.lacks(need) > 0:
+                return self._is_missing(need)
+            demand.bring(others)
+            demand.refuses = True  # it may leave again for the plan
+        return True
+
+    def _is_missing(self, others_bytes):
+        kept = sum(storage.nbytes() for storage in self._kept.values())
+        self.others_bytes = max(self.others_bytes, self._demand.meter.bytes - kept + others_bytes)
+        return False
