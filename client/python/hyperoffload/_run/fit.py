@@ -35,8 +35,8 @@ def fit(model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, device_memo
     on: of a share, the share of what was needed so far.
     pool: control addresses of HyperOffload's daemons, comma-separated. Over TCP, HYPEROFFLOAD_TLS
         names the folder of the job's certificate.
-    replan: "once": one plan at a time, made again only if it does not fit the steps. "auto": a plan for
-        each shape of step that comes back, up to 8; the second step of a shape is recorded; and a new
+    replan: "once": one plan at a time, made again only if it does not fit the steps any more. "auto": a plan
+        for each shape of step that comes back, up to 8; the second step of a shape is recorded; and a new
         plan, of what is measured then, where steps wait longer for transfers or their operators take longer than
         planned, which "once" only says. "never": no plan, all values come and go on demand.
     hardware: path of a hardware file; None: the link to the pool is measured.

@@ -16,6 +16,8 @@ _SEEN_MAX = 64
 _AGAIN_MAX = 3
 # So often plans end for one that has homes of their values on another tier: each costs a plan made anew.
 _CHANGES_MAX = 3
+# Where replan is "once", so many steps of another shape in succession show that it stays so.
+_LASTING = 4
 # A plan that was refused is tried again when this part is gone of what could not leave, so many bytes at least.
 _FREED, _FREED_MIN = 0.1, 1 << 16
 
@@ -130,7 +132,8 @@ class Plans:
             if len(self._seen) > _SEEN_MAX:
                 del self._seen[next(iter(self._seen))]
             return False
-        return repeats and not any(each.is_proven for each in self.replays) and self._may_again()
+        lasts = list(self._history)[-_LASTING:].count(signature) == _LASTING
+        return (lasts or repeats and not any(each.is_proven for each in self.replays)) and self._may_again()
 
     def recorded(self, signature, steps=1):
         """So many steps in succession have been recorded."""

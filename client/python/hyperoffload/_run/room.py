@@ -19,12 +19,12 @@ class Room:
 
     def before(self, part, args, kwargs):
         """Waits for the operands of a part of a call. Returns False where they, or what it returns, have no room."""
-        demand, evicts, pending = self._demand, False, 0
+        demand, limit, evicts, pending = self._demand, self._demand.limit(), False, 0
         for number in part.writes:
             if number not in self._kept:
                 pending += self._size[number]
         demand.pending = pending
-        refused = bool(demand.short) or demand.meter.bytes + pending > demand.limit()
+        refused = bool(demand.short) or demand.meter.bytes + pending > limit
         failed = False
         while True:
             if refused:
@@ -41,7 +41,7 @@ class Room:
                     raise
                 refused = failed = True
         # What leaves by the plan has left now.
-        if demand.lacks(pending) > 0:
+        if demand.meter.bytes + pending > limit and demand.lacks(pending) > 0:
             evicts = True
             demand.room_between_calls(pending)
             if demand.lacks(pending) > 0:
