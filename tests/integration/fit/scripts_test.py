@@ -202,6 +202,18 @@ class Edited(Script):
             self.optimizer.state = collections.defaultdict(dict)
 
 
+class Replaced(Script):
+    """A layer is replaced by a new one. States of the old one stay, under another name."""
+
+    steps = 14
+
+    def step(self, number):
+        if number == 5:
+            self.model[4] = nn.Linear(WIDTH, WIDTH)
+            self.optimizer.param_groups[0]["params"] = list(self.model.parameters())
+        super().step(number)
+
+
 class Shadow(Script):
     """Averages in a dict, new tensors in each step, which take the place of the weights for an evaluation."""
 
@@ -269,8 +281,8 @@ class Growing(Script):
 
 
 # Steps that are planned, at least: the recorded ones are not, nor those that differ.
-PLANNED = {RateFinder: 7, Averages: 6, Adversarial: 6, Contrast: 6, Taught: 6, Inner: 6, Watched: 6, Edited: 5, Shadow: 4,
-           Sharpness: 6}
+PLANNED = {RateFinder: 7, Averages: 6, Adversarial: 6, Contrast: 6, Taught: 6, Inner: 6, Watched: 6, Edited: 5,
+           Replaced: 8, Shadow: 4, Sharpness: 6}
 
 
 class Scripts(support.WithDaemon):

@@ -76,11 +76,11 @@ class Replay:
         self._beside = Beside(demand, managed, self._kept, self._held, self._number_of)
         self._reserved = frozenset(self._held.values())
         self._moving = frozenset(self._held[number] for number in self._persistent)  # while the next step is not there
-        # A persistent storage of an earlier plan may be another object now.
+        # A persistent storage of an earlier plan may be another object now, and that one may have another name.
         self.displaces = False
         for number, held in self._held.items():
             earlier = demand.find[held]() if held in demand.find else None
-            if earlier is not None and earlier._cdata not in self._number:
+            if earlier is not None and self._held.get(self._number.get(earlier._cdata)) != held:
                 demand.unshare(earlier._cdata)
                 self.displaces = True
             demand.find[held] = functools.partial(self._storage, number)
