@@ -45,26 +45,24 @@ class Part:
 class Call:
     """A call of the recorded step. grad: whether gradients were enabled, which evaluation disables.
     inputs: numbers of the managed storages that it takes, None for others. shapes: shapes_of() them.
-    optional: a step can do without it. takes_others: of what is not managed, large tensors or a storage.
-    is_simple: it does not, all its tensors are arguments by place, and no other thread works on them.
-    makes_nothing: what it returns is managed memory of what it takes."""
+    optional: a step can do without it. is_plain: it is nothing to the plan, so that it can be at another place.
+    takes_others: of what is not managed, large tensors or a storage. is_simple: it does not, all its tensors
+    are arguments by place, and no other thread works on them. makes_nothing: what it returns is managed memory
+    of what it takes."""
 
-    __slots__ = ("function", "grad", "inputs", "parts", "shapes", "optional", "communicates", "takes_others", "is_simple",
-                 "makes_nothing")
+    __slots__ = ("function", "grad", "inputs", "parts", "shapes", "optional", "communicates", "is_plain", "takes_others",
+                 "is_simple", "makes_nothing")
 
     def __init__(self, function, grad, inputs, shapes, parts, optional=False):
         self.function, self.grad, self.inputs, self.parts = function, grad, inputs, parts
         self.shapes, self.optional = shapes, optional
         self.communicates = communicates(function)
+        self.is_plain = all(part.place is None and part.outputs.count(None) == len(part.outputs) for part in parts)
         self.takes_others = takes_storage(function) or any(
             number is None and bytes_as(*shape) >= BYTES_MIN for number, shape in zip(inputs, shapes))
         self.is_simple = len(parts) == 1 and not (self.communicates or self.takes_others or takes_lists(function))
         self.makes_nothing = self.is_simple and returns_operands(function) and all(
             number is not None and number in inputs for number in parts[0].outputs)
-
-    def is_plain(self):
-        """It is nothing to the plan, so that it can be between steps as well."""
-        return all(part.place is None and part.outputs.count(None) == len(part.outputs) for part in self.parts)
 
 
 class Managed:

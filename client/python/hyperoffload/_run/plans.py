@@ -33,7 +33,7 @@ def _extended(signature, function, shapes):
 def steps_calls(graph):
     """The calls of a recorded step. It is recorded from the end of the last one: what logs the loss comes
     first."""
-    first = next(i for i, call in enumerate(graph.calls) if not call.is_plain())
+    first = next(i for i, call in enumerate(graph.calls) if not call.is_plain)
     return graph.calls[first:]
 
 

@@ -167,9 +167,9 @@ class Replay:
             call = self._calls[at]
             if (call.function is function and call.grad == grad and call.inputs == inputs
                     and (shapes is None or call.shapes == shapes)
-                    and (at == begin or not (call.optional and call.is_plain()))):  # many calls are as such a one
+                    and (at == begin or not call.is_plain)):  # many calls are as such a one
                 return at
-            if not call.optional:
+            if not (call.optional or call.is_plain):
                 return None
         return None
 
@@ -418,7 +418,7 @@ class Replay:
         """The optimizer's step has ended. Returns whether the whole step ran under the plan."""
         planned = False
         if self.state is State.IN_STEP:
-            if not all(call.optional for call in self._calls[self._at:]):
+            if not all(call.optional or call.is_plain for call in self._calls[self._at:]):
                 self.depart("the step ended early")
             elif self._skip_to(len(self._calls)):
                 if self._beside.calls:
