@@ -14,18 +14,19 @@ class Room:
     """
 
     def __init__(self, demand, plan, kept, size, number_of):
-        self._demand, self._plan, self._kept, self._size, self._number_of = demand, plan, kept, size, number_of
+        self._demand, self._meter, self._plan = demand, demand.meter, plan
+        self._kept, self._size, self._number_of = kept, size, number_of
         self.others_bytes = 0
 
     def before(self, part, args, kwargs):
         """Waits for the operands of a part of a call. Returns False where they, or what it returns, have no room."""
-        demand, limit, evicts, pending = self._demand, self._demand.limit(), False, 0
+        demand, pending = self._demand, 0
         for number in part.writes:
             if number not in self._kept:
                 pending += self._size[number]
         demand.pending = pending
-        refused = bool(demand.short) or demand.meter.bytes + pending > limit
-        failed = False
+        most_bytes = demand.limit() - pending
+        refused, failed, evicts = bool(demand.short) or self._meter.bytes > most_bytes, False, False
         while True:
             if refused:
                 evicts, need = True, pending + sum(demand.short.values())
@@ -40,8 +41,7 @@ class Room:
                 if error.name != "exhausted" or not demand.short:
                     raise
                 refused = failed = True
-        # What leaves by the plan has left now.
-        if demand.meter.bytes + pending > limit and demand.lacks(pending) > 0:
+        if self._meter.bytes > most_bytes:  # what leaves by the plan has left now
             evicts = True
             demand.room_between_calls(pending)
             if demand.lacks(pending) > 0:
@@ -66,5 +66,5 @@ class Room:
 
     def _is_missing(self, others_bytes):
         kept = sum(storage.nbytes() for storage in self._kept.values())
-        self.others_bytes = max(self.others_bytes, self._demand.meter.bytes - kept + others_bytes)
+        self.others_bytes = max(self.others_bytes, self._meter.bytes - kept + others_bytes)
         return False
