@@ -226,7 +226,7 @@ class Plan {
 
   explicit Plan(Runtime& runtime);
 
-  // plan_load.cpp: Runtime::load() in parts.
+  // plan_load.cpp and plan_flash.cpp: Runtime::load() in parts.
   void index_operands(const schedule::Schedule& schedule);
   void index_storages(const schedule::Schedule& schedule);
   void index_cache_ops(const schedule::Schedule& schedule);

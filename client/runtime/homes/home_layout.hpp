@@ -1,11 +1,19 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
+#include "client/pool/placement/nearness.hpp"
 #include "common/schedule/schedule.hpp"
 
 namespace ho::client {
+
+/// Nodes that a home slot in DDR, or the staging slots of one on flash, should lie on.
+inline Nearness nearness_of(const std::optional<schedule::HomeSlot>& home) {
+  const bool far = home && home->tier == schedule::HomeTier::kRemoteDdr;
+  return far ? Nearness::kFar : Nearness::kNear;
+}
 
 /// Homes that a schedule's plan does not share with storages that live at other times.
 struct OwnHomes {

@@ -49,7 +49,8 @@ def schedule_of(graph, budget_bytes, fixed_bytes, hardware, links, copies):
     """Returns (the schedule's bytes, the report's page) of a graph within `budget_bytes` of device memory, of which
     what the graph does not have takes `fixed_bytes`, with `copies` homes of each value.
 
-    hardware: path of a hardware file; None: `links` are measured. Raises MemoryError where the budget cannot be met, RuntimeError where the command fails otherwise.
+    hardware: path of a hardware file; None: `links` are measured. Raises MemoryError where the budget cannot be met,
+    RuntimeError where the command fails otherwise.
     """
     if budget_bytes <= fixed_bytes:
         raise MemoryError(f"the budget of {budget_bytes} bytes is below the {fixed_bytes} of {_FIXED}. What would help: "
@@ -107,8 +108,8 @@ class Links:
         most, links = max(room.ddr_bytes for room in rooms.values()), {}
         for nodes, room in rooms.items():
             # A node that is full or being drained has nothing to plan with. Where all are, a call may wait for room.
-            gives = max(room.ddr_bytes, room.flash_bytes)
-            if room.nodes == 0 or gives < _MEASURED_BYTES_MIN <= most:
+            is_full = room.ddr_bytes < _MEASURED_BYTES_MIN <= most and nodes not in self._found
+            if room.nodes == 0 or is_full:
                 continue
             try:
                 links[nodes] = self._measured(nodes, room, not links, budget_bytes)
@@ -124,7 +125,9 @@ class Links:
         return rooms, links
 
     def _measured(self, which, room, is_first, budget_bytes):
-        if which in self._found and room.ddr_bytes < _MEASURED_BYTES_MIN:
+        # Where memory is short, what an accelerator sends may go to flash.
+        to_flash = self._device.is_accelerator and room.flash_bytes > 0
+        if which in self._found and room.ddr_bytes < (4 * _MEASURED_BYTES if to_flash else _MEASURED_BYTES_MIN):
             return self._found[which]
         size = max(_MEASURED_BYTES_MIN, min(_MEASURED_BYTES, room.ddr_bytes))
         if which == "flash":
@@ -151,7 +154,7 @@ def _measured(graph, links, copies, budget_bytes):
     near, far = (rooms[nodes].ddr_bytes if nodes in speeds else 0 for nodes in (NEAR, FAR))
     if "flash" in speeds and copies == 1 and near + far + held_bytes < ample:
         # Some is lost where nodes give whole segments.
-        near = (near + held_bytes) * 7 // 8
+        near = (near + (0 if FAR in speeds else held_bytes)) * 7 // 8
         _add(hardware, "flash", rooms[NEAR].flash_bytes, speeds["flash"])
     else:
         # Where there are both, what a node of this machine has no room for goes to the others.

@@ -319,7 +319,8 @@ class Pool:
         try:
             _check(lib.ho_allocate_beside(self.handle, flash, size, ctypes.byref(memory)))
             try:
-                return tuple(size / min(took(move) for _ in range(times)) for move in (lib.ho_stage_out, lib.ho_stage_in))
+                return tuple(size / min(took(move) for _ in range(times))
+                             for move in (lib.ho_stage_out, lib.ho_stage_in))
             finally:
                 lib.ho_free(self.handle, memory)
         finally:

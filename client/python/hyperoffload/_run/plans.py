@@ -170,12 +170,14 @@ class Plans:
         self._seen.pop(signature, None)
         self._refused[signature] = fixed_bytes
 
-    def loaded(self, load):
-        """Returns what load() does. Plans that have homes of the same values on another tier end before, a few times."""
+    def loaded(self, load, uses_flash):
+        """Returns the replay that load() makes. Plans that have homes of the same values on another tier end before, a
+        few times. uses_flash: whether the new plan has some on flash."""
         try:
             return load()
         except Error as error:
-            if error.name != "conflict" or self._changes == _CHANGES_MAX:
+            on_flash = uses_flash or any(each.uses_flash for each in self.replays)
+            if error.name != "conflict" or not on_flash or self._changes == _CHANGES_MAX:
                 raise
         self._changes += 1
         while self.replays:

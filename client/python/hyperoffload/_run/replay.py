@@ -70,7 +70,8 @@ class Replay:
         self._last_timeline = None  # timeline() when the replay was closed
         self._runtime = demand.runtime
         self._plan = library.Plan(self._runtime, plan.schedule)
-        self._peak_bytes = library.schedule_info(plan.schedule).arena_bytes
+        needs = library.schedule_info(plan.schedule)
+        self._peak_bytes, self.uses_flash = needs.arena_bytes, needs.flash_bytes > 0
         self._held = {number: self._plan.storage_of(each.id) for number, each in managed.items()}
         self._room = Room(demand, self._plan, self._kept, self._bytes, self._number_of)
         self._beside = Beside(demand, managed, self._kept, self._held, self._number_of)

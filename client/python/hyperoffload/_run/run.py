@@ -127,7 +127,7 @@ class Run:
         # Each step holds at least the parameters and their gradients.
         self._plain_bytes = max(self._plain_bytes, self._meter.bytes + sum(
             bytes_of(local_of(each)) for each in self._model.parameters() if each.requires_grad))
-        if self._hardware is None:
+        if self._hardware is None and self._replan != "never":
             self._links.measure_ahead(self._limit())
         self._demand.room(0)
         self._meter.restart()
@@ -263,8 +263,7 @@ class Run:
             self._plan_anew(self._replay, [graph], None, self._replay.drift)
 
     def _make_room(self, earlier):
-        """Replaces a plan by one that leaves room for what it does not move: as that grows, for as much more as it has
-        grown, or at least for a part of the budget more."""
+        """Replaces a plan by one that leaves room for what it does not move to grow again, or for a part of the budget."""
         graph, part = earlier.graph, int(self._limit()) // _MORE
         others_bytes = max(graph.fixed_bytes, earlier.others_bytes())
         sizes = sorted({others_bytes + part, 2 * others_bytes - graph.fixed_bytes + part}, reverse=True)
@@ -285,7 +284,7 @@ class Run:
             self._figures.replans += 1
             return
         earlier.is_full = True
-        _say(f"the plan stays: {why}")
+        _say(f"{'the plan stays' if earlier in self._plans.replays else 'steps run on demand'}: {why}")
 
     def _record(self, begins_alike=False):
         """Records a step from here on. begins_alike: with the first call of one that has a plan."""
@@ -372,9 +371,9 @@ class Run:
     def _replay_of(self, plan, present, earlier=None):
         """A replay of a plan. earlier: the Drift of the plan that it replaces."""
         needs = library.schedule_info(plan.schedule)
-        make = Drift if earlier is None else earlier.planned_again
         acts = self._note_departure, self._figures.detoured, self._choose
-        return self._plans.loaded(lambda: Replay(self._demand, plan, present, self._plans, acts, make(needs.step_ns, needs.stall_ns)))
+        drift = (Drift if earlier is None else earlier.planned_again)(needs.step_ns, needs.stall_ns)
+        return self._plans.loaded(lambda: Replay(self._demand, plan, present, self._plans, acts, drift), needs.flash_bytes > 0)
 
     def _apply(self):
         """Begins to run under the plan that was given, if what it moves exists by now. Else the first
