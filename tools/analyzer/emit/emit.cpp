@@ -117,6 +117,7 @@ void Emitter::pack_device(const EmitOptions& options) {
     out_.over_bytes = over_bytes(blocks, offset_, options.enough_bytes, n_);
   }
   out_.live_bound_bytes = packing.load_bytes;
+  out_.packing_work = packing.work;
   out_.access_offset.assign(life_.accesses.size(), 0);
   for (std::size_t i = 0; i < life_.accesses.size(); ++i) {
     out_.access_offset[i] = offset_[residence_of_[i]];

@@ -29,6 +29,7 @@ struct Draft {
   std::vector<std::int64_t> over_bytes;
   std::vector<std::int64_t> over_slot_bytes;
   std::uint64_t live_bound_bytes = 0;  ///< largest sum of residences over positions
+  std::uint64_t packing_work = 0;      ///< of the device, in units of packing::Budget
 };
 
 /// How hard to pack the device.

@@ -78,7 +78,8 @@ Packing pack(const std::vector<Block>& blocks, std::int64_t cycle, std::uint64_t
     lifetimes.push_back(
         {ranks.of(block.begin), ranks.of(end), static_cast<std::int64_t>(block.bytes)});
   }
-  packing::Budget budget(work_for(blocks.size()) * patience);
+  const std::uint64_t work = work_for(blocks.size()) * patience;
+  packing::Budget budget(work);
   const auto enough = static_cast<std::int64_t>(std::min<std::uint64_t>(enough_bytes, INT64_MAX));
   packing::Goal goal{enough};
   if (blocks.size() <= kTooManyBlocks) goal.times_load = kTimesLoad;
@@ -87,6 +88,7 @@ Packing pack(const std::vector<Block>& blocks, std::int64_t cycle, std::uint64_t
   out.offsets.assign(solution.offsets.begin(), solution.offsets.end());
   out.height_bytes = static_cast<std::uint64_t>(solution.height_bytes);
   out.load_bytes = static_cast<std::uint64_t>(solution.load_bytes);
+  out.work = work - budget.left();
   return out;
 }
 

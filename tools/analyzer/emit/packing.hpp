@@ -17,6 +17,7 @@ struct Packing {
   std::vector<std::uint64_t> offsets;  ///< parallel to the blocks
   std::uint64_t height_bytes = 0;      ///< highest end offset
   std::uint64_t load_bytes = 0;        ///< largest sum over moments: no packing is lower
+  std::uint64_t work = 0;              ///< units of packing::Budget that were spent
 };
 
 /// Gives every block an offset such that blocks alive at the same moment share no byte: the

@@ -14,6 +14,9 @@ namespace {
 /// Rooms tried between the budget and what the largest op needs.
 constexpr std::uint64_t kRooms = 5;
 constexpr int kSteps = 6;  ///< played for each
+/// Capacities tried to find one that is enough, and by the whole search.
+constexpr int kTries = 12;
+constexpr int kSearches = 3;
 /// Too little room grows by this share until it is enough.
 constexpr std::uint64_t kGrowth = 8;
 
@@ -38,10 +41,12 @@ std::pair<std::size_t, std::uint64_t> most_resident(const Lifetimes& life) {
   return {static_cast<std::size_t>(most - resident.begin()), static_cast<std::uint64_t>(*most)};
 }
 
-bool has_simple_plan(const PlanInput& input) {
+bool has_simple_plan(const PlanInput& input, std::uint64_t& work) {
   if (impossible(input)) return false;
   PlanMaker maker(input);
-  return maker.settle_homes() && simple_plan(maker).has_value();
+  const bool found = maker.settle_homes() && simple_plan(maker).has_value();
+  work += maker.work();
+  return found;
 }
 
 }  // namespace
@@ -87,7 +92,7 @@ std::optional<Infeasible> impossible(const PlanInput& in) {
   return lacks(in, schedule::home_tier_name(last.tier), needs - (has - last.capacity_bytes));
 }
 
-std::optional<Plan> simple_plan(const PlanMaker& maker, std::vector<std::uint64_t>* home_bytes) {
+std::optional<Plan> simple_plan(PlanMaker& maker, std::vector<std::uint64_t>* home_bytes) {
   const PlanInput& in = maker.input();
   const std::uint64_t least = in.lifetimes.working_set[largest_op(in.lifetimes)];
   for (std::uint64_t i = 0; i < kRooms; ++i) {
@@ -102,7 +107,7 @@ std::optional<Plan> simple_plan(const PlanMaker& maker, std::vector<std::uint64_
       // Packing the device would not help; the first such plan tells what homes need.
       const bool told = home_bytes == nullptr || !home_bytes->empty();
       if (told && !maker.homes_would_fit(played->decisions)) continue;
-      Plan next = maker.pack(std::move(played->decisions), maker.effort().patience);
+      Plan next = maker.pack(std::move(played->decisions));
       if (maker.fits(next)) return next;
       if (home_bytes == nullptr || next.draft.arena_bytes > in.budget_bytes) continue;
       if (home_bytes->empty()) *home_bytes = next.draft.home_bytes;
@@ -116,13 +121,11 @@ namespace {
 /// Looks for capacities that are enough. Run once.
 class Enough {
  public:
-  using HasPlan = std::function<bool(const PlanInput&)>;
   Enough(const PlanInput& in, const HasPlan& searches)
       : in_(in),
         searches_(searches),
         least_{in.budget_bytes, in.tiers, in.flash},
-        tries_(PlanMaker(in).effort().advice),
-        searches_left_(PlanMaker(in).effort().advice_searches),
+        work_max_(PlanMaker(in).usual_work()),
         unit_(unit_of(in.lifetimes)) {}
   Infeasible find(const std::vector<std::uint64_t>& home_bytes);
 
@@ -149,10 +152,10 @@ class Enough {
     if (in_.tried) out.tried = [this](std::int64_t) { in_.tried(INT64_MAX); };
     return out;
   }
-  [[nodiscard]] bool has_plan(const Capacities& of) const { return has_simple_plan(input(of)); }
+  [[nodiscard]] bool has_plan(const Capacities& of) { return has_simple_plan(input(of), work_); }
   bool raise_to_least();
   [[nodiscard]] std::uint64_t plenty(std::size_t kind) const;
-  void shrink(Capacities& of, std::size_t kind, std::uint64_t hint_bytes) const;
+  void shrink(Capacities& of, std::size_t kind, std::uint64_t hint_bytes);
   [[nodiscard]] bool search_finds(const Capacities& of);
   void shrink_by_search(Capacities& of, std::size_t kind);
   [[nodiscard]] Infeasible needs(Capacities of, Infeasible::Proof proof) const;
@@ -160,8 +163,9 @@ class Enough {
   const PlanInput& in_;
   const HasPlan& searches_;
   Capacities least_;  ///< below these there is no plan
-  const int tries_;
-  int searches_left_;
+  const std::uint64_t work_max_;
+  std::uint64_t work_ = 0;
+  int searches_left_ = kSearches;
   const std::uint64_t unit_;
 };
 
@@ -189,11 +193,11 @@ std::uint64_t Enough::plenty(std::size_t kind) const {
 }
 
 /// Lowers a capacity, which is enough, towards the least.
-void Enough::shrink(Capacities& of, std::size_t kind, std::uint64_t hint_bytes) const {
+void Enough::shrink(Capacities& of, std::size_t kind, std::uint64_t hint_bytes) {
   std::uint64_t enough = at(of, kind);
   Capacities start = least_;
   std::uint64_t too_little = at(start, kind);
-  for (int i = 0; i < tries_ && enough - too_little > enough / 256; ++i) {
+  for (int i = 0; i < kTries && work_ < work_max_ && enough - too_little > enough / 256; ++i) {
     const bool hinted = i == 0 && hint_bytes > too_little && hint_bytes < enough;
     const std::uint64_t middle = hinted ? hint_bytes : too_little + (enough - too_little) / 2;
     at(of, kind) = (middle + unit_ - 1) / unit_ * unit_;
@@ -204,9 +208,9 @@ void Enough::shrink(Capacities& of, std::size_t kind, std::uint64_t hint_bytes) 
 }
 
 bool Enough::search_finds(const Capacities& of) {
-  if (searches_left_ == 0) return false;
+  if (searches_left_ == 0 || work_ >= work_max_) return false;
   --searches_left_;
-  return searches_(input(of));
+  return searches_(input(of), work_);
 }
 
 /// The same, where the whole search has not found the least to be enough.
@@ -296,7 +300,7 @@ Infeasible Enough::find(const std::vector<std::uint64_t>& home_bytes) {
 }  // namespace
 
 Infeasible enough_for(const PlanInput& in, const std::vector<std::uint64_t>& home_bytes,
-                      const std::function<bool(const PlanInput&)>& has_plan) {
+                      const HasPlan& has_plan) {
   return Enough(in, has_plan).find(home_bytes);
 }
 

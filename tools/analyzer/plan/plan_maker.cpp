@@ -1,10 +1,12 @@
 #include "tools/analyzer/plan/plan_maker.hpp"
 
 #include <algorithm>
-#include <iterator>
+#include <array>
+#include <span>
 #include <utility>
 
 #include "common/base/check.hpp"
+#include "common/base/checksum.hpp"
 #include "tools/analyzer/plan/homes.hpp"
 
 namespace ho::analyzer {
@@ -12,52 +14,20 @@ namespace {
 
 using schedule::CacheOpKind;
 
-constexpr Effort kEfforts[] = {
-    {.ops_max = 6'000,
-     .series = 6,
-     .rounds = 8,
-     .homes_passes = 6,
-     .passes = 6,
-     .steps = 12,
-     .advice = 12,
-     .advice_searches = 3,
-     .patience = 4,
-     .more_patience = 128},
-    {.ops_max = 20'000,
-     .series = 2,
-     .far_series = 1,
-     .rounds = 3,
-     .homes_passes = 4,
-     .passes = 4,
-     .steps = 4,
-     .advice = 4,
-     .advice_searches = 1,
-     .patience = 4,
-     .more_patience = 128},
-    {.ops_max = 200'000,
-     .series = 2,
-     .far_series = 1,
-     .rounds = 4,
-     .homes_passes = 1,
-     .passes = 3,
-     .steps = 3,
-     .advice = 2,
-     .advice_searches = 0,
-     .patience = 2},
-    {.ops_max = SIZE_MAX,
-     .series = 1,
-     .rounds = 3,
-     .homes_passes = 1,
-     .passes = 2,
-     .steps = 3,
-     .advice = 1,
-     .advice_searches = 0,
-     .patience = 2},
-};
+/// Work for any step, and for each use of its storages: plans of a million ops take seconds each.
+constexpr std::uint64_t kWorkOfAny = 6'500'000'000;
+constexpr std::uint64_t kWorkOfUse = 5'000;
+/// Measured: of one use in a played step, and in a plan that is written and replayed.
+constexpr std::uint64_t kPlayOfUse = 150;
+constexpr std::uint64_t kWriteOfUse = 1'000;
 
-const Effort& effort_for(std::size_t ops) {
-  return *std::find_if(std::begin(kEfforts), std::end(kEfforts),
-                       [&](const Effort& each) { return ops <= each.ops_max; });
+/// Up to so many ops a series has its most passes, steps and room; beyond, in proportion less. The
+/// largest steps hold back one part of so many of the budget.
+constexpr std::size_t kOpsOfMost = 6'000;
+constexpr std::uint64_t kHeldOfLargest = 1024;
+constexpr int limit_for(std::size_t ops, int least, int most) {
+  const auto more = static_cast<std::size_t>(most - least) * kOpsOfMost;
+  return least + static_cast<int>(more / std::max(ops, kOpsOfMost));
 }
 
 /// The smallest storages stay on the device, up to this share of it.
@@ -79,8 +49,9 @@ void wait_for_latest(const Lifetimes& life, Decisions& decisions) {
 
 PlanMaker::PlanMaker(const PlanInput& input)
     : in_(input),
-      effort_(effort_for(input.graph.ops.size())),
-      kept_bytes_(input.budget_bytes / kKeptShare) {
+      kept_bytes_(input.budget_bytes / kKeptShare),
+      passes_max_(limit_for(input.graph.ops.size(), 2, 6)),
+      steps_max_(limit_for(input.graph.ops.size(), 3, 12)) {
   for (const Op& op : in_.graph.ops) {
     durations_.push_back(static_cast<std::int64_t>(op.duration_ns));
   }
@@ -108,8 +79,8 @@ bool PlanMaker::settle_homes() {
   PassOptions options;
   options.room_bytes = everywhere(in_.budget_bytes);
   options.latest_starts = true;
-  options.passes_max = effort_.homes_passes;
-  options.steps = effort_.steps;
+  options.passes_max = passes_max_;
+  options.steps = steps_max_;
   auto played = play(options, Slots::kUnlimited);
   if (!played) {
     keep_none();
@@ -122,7 +93,16 @@ bool PlanMaker::settle_homes() {
   return true;
 }
 
-std::optional<Played> PlanMaker::play(PassOptions options, Slots slots) const {
+std::uint64_t PlanMaker::usual_work() const {
+  return kWorkOfAny + kWorkOfUse * in_.lifetimes.accesses.size();
+}
+
+std::uint64_t PlanMaker::first_room_bytes() const {
+  const std::uint64_t held = in_.budget_bytes / kHeldOfLargest;
+  return in_.budget_bytes - held + held * kOpsOfMost / std::max(in_.graph.ops.size(), kOpsOfMost);
+}
+
+std::optional<Played> PlanMaker::play(PassOptions options, Slots slots) {
   const Problem in = problem();
   // However little room is left for others, an op has its operands, beside what never leaves.
   for (std::size_t p = 0; p < options.room_bytes.size(); ++p) {
@@ -133,10 +113,33 @@ std::optional<Played> PlanMaker::play(PassOptions options, Slots slots) const {
   for (const PlanTier& tier : in_.tiers) {
     options.slot_bytes.push_back(slots == Slots::kLimited ? tier.capacity_bytes : UINT64_MAX / 4);
   }
-  return play_in_passes(in, played_step(in, kept_bytes_), options);
+  auto played = play_in_passes(in, played_step(in, kept_bytes_), options);
+  const auto steps = static_cast<std::uint64_t>(played ? played->steps : 1);
+  work_ += steps * kPlayOfUse * in_.lifetimes.accesses.size();
+  return played;
 }
 
-Plan PlanMaker::pack(Decisions decisions, std::uint64_t patience) const {
+std::uint64_t PlanMaker::key_of(const Decisions& decisions) const {
+  ChecksumStream sum;
+  const auto add = [&sum](const auto& values) { sum.update(std::as_bytes(std::span(values))); };
+  add(decisions.moved);
+  add(decisions.leave_by);
+  add(decisions.fetch_from);
+  add(decisions.fetched_by);
+  add(decisions.latest_fetch);
+  add(decisions.store_from);
+  add(decisions.stored_by);
+  add(decisions.on_flash);
+  add(decisions.staged);
+  add(decisions.stage_in_from);
+  add(decisions.slot_until);
+  add(decisions.stage_out_from);
+  add(tier_of_);
+  add(std::array{staged_});
+  return sum.digest();
+}
+
+Plan PlanMaker::pack(Decisions decisions, std::uint64_t patience) {
   const Problem in = problem();
   Plan out;
   out.decisions = std::move(decisions);
@@ -144,6 +147,7 @@ Plan PlanMaker::pack(Decisions decisions, std::uint64_t patience) const {
   out.draft = emit(in_.graph, in, out.decisions, {in_.budget_bytes, patience});
   out.tier_of = tier_of_;
   if (fits(out)) replay(out);
+  work_ += out.draft.packing_work + kWriteOfUse * in_.lifetimes.accesses.size();
   return out;
 }
 

@@ -12,26 +12,14 @@
 
 namespace ho::analyzer {
 
-/// The work for a step of some size: planning time stays near-linear.
-struct Effort {
-  std::size_t ops_max = 0;
-  std::size_t series = 0;      ///< ways to begin a series of passes
-  std::size_t far_series = 0;  ///< further ones while the step is far from its bound
-  int rounds = 0;              ///< packings of a series
-  int homes_passes = 0;        ///< to decide where homes are
-  int passes = 0;
-  int steps = 0;
-  int advice = 0;                   ///< capacities tried to find one that is enough
-  int advice_searches = 0;          ///< of these by the whole search, for less
-  std::uint64_t patience = 1;       ///< work to pack the device once, in units of the usual work
-  std::uint64_t more_patience = 0;  ///< the same for all plans that nearly fit
-};
-
 /// Plays one step and packs what was decided, with homes and room that the caller chooses. Its
 /// input outlives it.
 class PlanMaker {
  public:
   explicit PlanMaker(const PlanInput& input);
+
+  /// The work to pack the device once, in units of the usual work of one packing.
+  static constexpr std::uint64_t kPatience = 4;
 
   /// One tier's links alone, or each with its share of a port that all of them use at a time.
   enum class Links : std::uint8_t { kAlone, kShared };
@@ -46,7 +34,16 @@ class PlanMaker {
   [[nodiscard]] const std::vector<std::uint8_t>& tier_of() const { return tier_of_; }
   [[nodiscard]] Links links() const { return links_as_; }
   [[nodiscard]] const PlanInput& input() const { return in_; }
-  [[nodiscard]] const Effort& effort() const { return effort_; }
+  /// The most passes of a series, and the most steps of each. Fewer in large steps.
+  [[nodiscard]] int passes_max() const { return passes_max_; }
+  [[nodiscard]] int steps_max() const { return steps_max_; }
+  /// Spent on plays and packings so far: units of about a nanosecond, counted and not timed.
+  [[nodiscard]] std::uint64_t work() const { return work_; }
+  /// Enough to plan such a step: an amount for any, and more for each use of its storages.
+  [[nodiscard]] std::uint64_t usual_work() const;
+  /// On the device, for the first play of a series: less than all in large steps, where a packing
+  /// that just exceeds it takes long.
+  [[nodiscard]] std::uint64_t first_room_bytes() const;
   [[nodiscard]] Problem problem() const;
   /// A value per position.
   [[nodiscard]] std::vector<std::int64_t> everywhere(std::uint64_t bytes) const {
@@ -62,13 +59,14 @@ class PlanMaker {
   /// Room for homes and slots while a step is played.
   enum class Slots : std::uint8_t { kLimited, kUnlimited };
   /// @param options  all but `slot_bytes`
-  [[nodiscard]] std::optional<Played> play(PassOptions options, Slots slots) const;
+  [[nodiscard]] std::optional<Played> play(PassOptions options, Slots slots);
 
   /// Makes the plan of decisions; its arena and homes may exceed what there is. Early fetches wait
   /// until their latest start: that makes room to pack in. Not with flash, where they make room in
   /// local DDR. `step_ns` is set if the plan fits.
-  /// @param patience  as in Effort
-  [[nodiscard]] Plan pack(Decisions decisions, std::uint64_t patience) const;
+  [[nodiscard]] Plan pack(Decisions decisions, std::uint64_t patience = kPatience);
+  /// Equal for decisions that pack() makes one plan of.
+  [[nodiscard]] std::uint64_t key_of(const Decisions& decisions) const;
   /// Whether the homes of that plan would fit, in a fraction of pack()'s time; true with flash,
   /// where that depends on what is staged.
   [[nodiscard]] bool homes_would_fit(Decisions decisions) const;
@@ -79,7 +77,6 @@ class PlanMaker {
   void replay(Plan& plan) const;
 
   const PlanInput& in_;
-  const Effort& effort_;
   std::vector<std::int64_t> durations_;
   std::vector<std::uint8_t> at_home_;
   std::vector<std::uint8_t> tier_of_;
@@ -87,6 +84,9 @@ class PlanMaker {
   std::vector<PlanTier> links_;  ///< the tiers for these homes
   bool staged_ = false;
   std::uint64_t kept_bytes_ = 0;
+  int passes_max_;
+  int steps_max_;
+  std::uint64_t work_ = 0;
 };
 
 }  // namespace ho::analyzer

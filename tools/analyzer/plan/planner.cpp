@@ -1,14 +1,11 @@
 #include "tools/analyzer/plan/planner.hpp"
 
 #include <algorithm>
-#include <array>
 #include <iterator>
 #include <optional>
-#include <span>
 #include <unordered_map>
 #include <utility>
 
-#include "common/base/checksum.hpp"
 #include "common/base/prng.hpp"
 #include "tools/analyzer/plan/feasible.hpp"
 #include "tools/analyzer/plan/homes.hpp"
@@ -38,26 +35,27 @@ constexpr Series kSeries[] = {
 /// How often homes are divided over both tiers' links by what the last plan moves.
 constexpr int kSpreads = 3;
 
-/// A plan that exceeds the budget by up to this share is packed again, with so many times the work.
+constexpr int kRounds = 8;  ///< packings of a series
+
+/// A plan that exceeds the budget by up to this share is packed again, with so many times the work,
+/// if that is at most one part of so many of the usual work; so often for each kind of homes.
 constexpr std::uint64_t kNearMiss = 100;
 constexpr std::uint64_t kMorePatience = 8;
-constexpr std::uint64_t kHeldOfLarge = 1024;  ///< share of the budget
+constexpr std::uint64_t kPatientPart = 4;
+constexpr int kPatientPackings = 4;
 
-/// What a smaller device can hold, this one can, and packing may waste less: rooms that are tried,
-/// smaller than the budget by one part of so many.
-constexpr std::uint64_t kLessRoom[] = {64, 32, 16, 8};
 /// Small steps are also planned for a budget that is smaller by one part of so many.
 constexpr std::uint64_t kLessOfSmallSteps = 16;
 
-/// Larger steps try further series where the step is longer than this share of its bound.
-constexpr double kNear = 1.02;
+/// A step that is longer than its bound by this share is worth all the work, a nearer one a part.
+constexpr double kFar = 0.02;
 
 /// A plan may be shorter than its play, but not by more than this share.
 constexpr std::int64_t kPlayedLonger = 50;
 
-/// Where no plan is found: shares, in eighths, of what the device has beyond the largest op.
-constexpr std::uint64_t kSmallerDevices[] = {7, 6, 5, 4, 3, 2, 1, 0};
-constexpr std::size_t kOpsOfRetries = 20'000;
+/// Rooms are tried with so many 64ths held back of what the device has beyond the largest op.
+constexpr std::uint64_t kHeld[] = {1, 4, 16, 64};
+constexpr int kLessRounds = 2;  ///< packings of each, once there is a plan
 
 /// Small steps are varied; over all tries so many uses are played.
 constexpr std::size_t kVariedUses = 20'000;
@@ -65,34 +63,9 @@ constexpr std::size_t kTriesMax = 400;
 constexpr int kVariedSteps = 6;  ///< played in each pass of them
 constexpr std::uint64_t kGapRules = 3;
 
-bool is_within(const PlanInput& input, const Plan& plan, double of_bound) {
-  if (input.enough_ns > 0 && plan.step_ns <= input.enough_ns) return true;
-  return static_cast<double>(plan.step_ns) <= static_cast<double>(input.bound_ns) * of_bound;
-}
 bool is_close(const PlanInput& input, const Plan& plan) {
-  return is_within(input, plan, kCloseEnough);
-}
-
-/// Equal for decisions that are packed alike.
-std::uint64_t key_of(const Decisions& decisions, const std::vector<std::uint8_t>& tier_of,
-                     bool uses_flash) {
-  ChecksumStream sum;
-  const auto add = [&sum](const auto& values) { sum.update(std::as_bytes(std::span(values))); };
-  add(decisions.moved);
-  add(decisions.leave_by);
-  add(decisions.fetch_from);
-  add(decisions.fetched_by);
-  add(decisions.latest_fetch);
-  add(decisions.store_from);
-  add(decisions.stored_by);
-  add(decisions.on_flash);
-  add(decisions.staged);
-  add(decisions.stage_in_from);
-  add(decisions.slot_until);
-  add(decisions.stage_out_from);
-  add(tier_of);
-  add(std::array{uses_flash});
-  return sum.digest();
+  if (input.enough_ns > 0 && plan.step_ns <= input.enough_ns) return true;
+  return static_cast<double>(plan.step_ns) <= static_cast<double>(input.bound_ns) * kCloseEnough;
 }
 
 /// Plans one step. Run once.
@@ -100,46 +73,64 @@ class Planner {
  public:
   explicit Planner(const PlanInput& input) : in_(input), maker_(input) {}
   Plan run();
-  /// Nothing if this budget has no plan; no smaller one is tried then.
-  std::optional<Plan> shortest() {
-    std::vector<std::uint64_t> unused;
-    return search(unused);
-  }
+  [[nodiscard]] std::uint64_t work() const { return maker_.work(); }
+  enum class Search : std::uint8_t {
+    kFirst,     ///< ends with the first plan
+    kShortest,  ///< varies small steps
+  };
+  /// @param home_bytes  null or: as of simple_plan()
+  [[nodiscard]] std::optional<Plan> search(Search search,
+                                           std::vector<std::uint64_t>* home_bytes = nullptr);
 
  private:
   using Links = PlanMaker::Links;
   using Slots = PlanMaker::Slots;
   enum class Homes : std::uint8_t { kFixed, kMoved };
-  enum class Search : std::uint8_t {
-    kFirst,     ///< ends with the first plan
-    kAny,       ///< without variations
-    kShortest,  ///< with them, in small steps
-  };
 
   [[nodiscard]] Infeasible why_not(const std::vector<std::uint64_t>& home_bytes) const;
-  [[nodiscard]] std::optional<Plan> search(std::vector<std::uint64_t>& home_bytes,
-                                           Search search = Search::kShortest);
   void play_series(std::size_t count);
+  void play(std::size_t series, std::uint64_t room_bytes, int rounds);
   void play_with_less_room();
   [[nodiscard]] PassOptions options_of(std::size_t series) const;
-  void vary(Homes homes);
+  void vary(Homes homes, std::size_t tries);
   void spread_homes();
   /// The outcome of packing decisions. Their plan was kept if it was the best.
   struct Packed {
     std::vector<std::int64_t> over_bytes;
     std::vector<std::int64_t> over_slot_bytes;
-    bool wants_patience = false;  ///< it nearly fits, and was not packed with more work
+    /// Spent on its packing, if that nearly fits and had no more work; else the largest number.
+    std::uint64_t near_miss_work = UINT64_MAX;
   };
   const Packed& pack(Decisions decisions);
   bool keep(Plan plan);
+  void use_best_homes();
   void record_homes(Plan& plan) const;
   void hold_back_slots(const std::vector<std::int64_t>& over_bytes);
   [[nodiscard]] bool only_too_long() const { return too_long_played_ && !short_played_; }
   [[nodiscard]] bool too_long(std::int64_t step_ns) const {
     return in_.enough_ns > 0 && step_ns > in_.enough_ns + in_.enough_ns / kPlayedLonger;
   }
-  [[nodiscard]] bool close() const {
-    return (search_ == Search::kFirst && best_.step_ns != INT64_MAX) || is_close(in_, best_);
+  /// Whether the search ends: its work is done, or the plan will do.
+  [[nodiscard]] bool done() const {
+    if (is_close(in_, best_)) return true;
+    if (search_ == Search::kFirst && best_.step_ns != INT64_MAX) return true;
+    const auto spent = static_cast<double>(maker_.work() - work_before_);
+    return spent >= static_cast<double>(work_max_) * worth();
+  }
+  /// The share of the work that the best plan is worth: less near its bound.
+  [[nodiscard]] double worth() const {
+    const auto bound_ns = static_cast<double>(in_.bound_ns);
+    return std::min(1.0, (static_cast<double>(best_.step_ns) - bound_ns) / (bound_ns * kFar + 1));
+  }
+  /// Each kind of homes has its own work.
+  void begin_homes() {
+    work_before_ = maker_.work();
+    patient_packings_ = 0;
+  }
+  /// Whether to pack a plan again that took so much work.
+  [[nodiscard]] bool patient(std::uint64_t work) const {
+    return patient_packings_ < kPatientPackings &&
+           work <= maker_.usual_work() / kPatientPart / kMorePatience;
   }
 
   const PlanInput& in_;
@@ -148,8 +139,10 @@ class Planner {
   std::int64_t near_first_ns_ = INT64_MAX;     ///< the shortest step with those
   std::vector<std::uint8_t> spread_leaves_;    ///< gaps that left when homes were spread
   std::vector<std::int64_t> held_slot_bytes_;  ///< of local DDR, for what packing wastes there
-  std::uint64_t patience_left_ = maker_.effort().more_patience;
-  std::unordered_map<std::uint64_t, Packed> packed_;  ///< by key_of()
+  const std::uint64_t work_max_ = maker_.usual_work();
+  std::uint64_t work_before_ = 0;                     ///< spent on other homes
+  int patient_packings_ = 0;                          ///< since then
+  std::unordered_map<std::uint64_t, Packed> packed_;  ///< by PlanMaker::key_of()
   bool kept_ = false;                                 ///< the last one to be packed is the best
   Decisions last_;                ///< packed or refused last; kept for homes that may be spread
   bool too_long_played_ = false;  ///< a step that was not packed for its length
@@ -162,19 +155,19 @@ class Planner {
 const Planner::Packed& Planner::pack(Decisions decisions) {
   if (in_.tiers.size() > 1) last_ = decisions;
   kept_ = false;
-  const std::uint64_t key = key_of(decisions, maker_.tier_of(), maker_.uses_flash());
+  const std::uint64_t key = maker_.key_of(decisions);
   const auto [found, fresh] = packed_.try_emplace(key);
   Packed& packed = found->second;
-  if (!fresh && !(packed.wants_patience && patience_left_ > 0)) return packed;
-  const std::uint64_t patience = maker_.effort().patience;
-  Plan out = maker_.pack(std::move(decisions), patience);
+  if (!fresh && !patient(packed.near_miss_work)) return packed;
+  Plan out = maker_.pack(std::move(decisions));
   const std::uint64_t near_bytes = in_.budget_bytes + in_.budget_bytes / kNearMiss;
-  packed.wants_patience =
+  const bool near_miss =
       out.draft.arena_bytes > in_.budget_bytes && out.draft.arena_bytes <= near_bytes;
-  if (packed.wants_patience && patience_left_ > 0) {
-    patience_left_ -= std::min(patience_left_, kMorePatience * patience);
-    out = maker_.pack(std::move(out.decisions), kMorePatience * patience);
-    packed.wants_patience = false;
+  packed.near_miss_work = near_miss ? out.draft.packing_work : UINT64_MAX;
+  if (patient(packed.near_miss_work)) {
+    ++patient_packings_;
+    out = maker_.pack(std::move(out.decisions), kMorePatience * PlanMaker::kPatience);
+    packed.near_miss_work = UINT64_MAX;
   }
   packed.over_bytes = out.draft.over_bytes;
   packed.over_slot_bytes = out.draft.over_slot_bytes;
@@ -189,6 +182,11 @@ bool Planner::keep(Plan plan) {
   if (plan.step_ns >= best_.step_ns || !maker_.fits(plan)) return false;
   best_ = std::move(plan);
   return true;
+}
+
+void Planner::use_best_homes() {
+  if (best_.tier_of == maker_.tier_of()) return;
+  maker_.use_homes(best_.tier_of, best_.tier_of == near_first_ ? Links::kAlone : Links::kShared);
 }
 
 void Planner::record_homes(Plan& plan) const {
@@ -218,67 +216,60 @@ PassOptions Planner::options_of(std::size_t series) const {
   options.whole_values = kSeries[series].whole_values;
   options.fewest_bytes = kSeries[series].fewest_bytes;
   options.waits_avoided = kSeries[series].waits_avoided;
-  options.passes_max = maker_.effort().passes;
-  options.steps = maker_.effort().steps;
+  options.passes_max = maker_.passes_max();
+  options.steps = maker_.steps_max();
   return options;
 }
 
-/// Plays the series of the best plan with less room than the device has.
+/// What a smaller device can hold, this one can, and packing may waste less.
 void Planner::play_with_less_room() {
-  if (in_.graph.ops.size() > kOpsOfRetries) return;
-  if (best_.step_ns != INT64_MAX && best_.tier_of != maker_.tier_of()) {
-    maker_.use_homes(best_.tier_of, best_.tier_of == near_first_ ? Links::kAlone : Links::kShared);
-  }
-  held_slot_bytes_.clear();
+  if (best_.step_ns != INT64_MAX) use_best_homes();
   const int best = best_.decisions.decided_by.series;
   const std::size_t series = best == 0 ? 0 : static_cast<std::size_t>(best - 1);
-  for (const std::uint64_t part : kLessRoom) {
-    if (close()) return;
-    PassOptions options = options_of(series);
-    options.room_bytes = maker_.everywhere(in_.budget_bytes - in_.budget_bytes / part);
-    auto played = maker_.play(std::move(options), Slots::kLimited);
-    if (!played || played->step_ns >= best_.step_ns || too_long(played->step_ns)) continue;
-    played->decisions.decided_by.series = static_cast<int>(series) + 1;
-    pack(std::move(played->decisions));
+  const auto& sets = in_.lifetimes.working_set;
+  const std::uint64_t least = *std::max_element(sets.begin(), sets.end());
+  for (const std::uint64_t share : kHeld) {
+    if (done()) return;
+    const int rounds = best_.step_ns == INT64_MAX ? kRounds : kLessRounds;
+    play(series, in_.budget_bytes - (in_.budget_bytes - least) / 64 * share, rounds);
   }
 }
 
 void Planner::play_series(std::size_t count) {
-  const Effort& effort = maker_.effort();
-  // Packing rarely meets the sum of what lives, and a try takes long in large steps.
-  const bool large = effort.more_patience == 0;
-  const std::uint64_t room_bytes = in_.budget_bytes - (large ? in_.budget_bytes / kHeldOfLarge : 0);
-  for (std::size_t s = 0; s < count && !close(); ++s) {
-    if (s >= effort.series && is_within(in_, best_, kNear)) break;
-    RoomSearch search(room_bytes, in_.lifetimes.positions, kSeries[s].local_tries);
-    held_slot_bytes_.clear();
-    bool on = true;
-    for (int round = 0; round < effort.rounds && on; ++round) {
-      PassOptions options = options_of(s);
-      options.room_bytes = search.room_bytes();
-      auto played = maker_.play(std::move(options), Slots::kLimited);
-      if (!played || played->step_ns >= best_.step_ns) break;
-      if (too_long(played->step_ns)) {
-        // Packing would not shorten it; other homes may.
-        too_long_played_ = true;
-        last_ = std::move(played->decisions);
-        break;
-      }
-      short_played_ = true;
-      played->decisions.decided_by.series = static_cast<int>(s) + 1;
-      const Packed& packed = pack(std::move(played->decisions));
-      on = search.next(packed.over_bytes);
-      if (!packed.over_slot_bytes.empty()) {
-        hold_back_slots(packed.over_slot_bytes);
-        on = true;
-      }
+  for (std::size_t s = 0; s < count && !done(); ++s) play(s, maker_.first_room_bytes(), kRounds);
+}
+
+/// Plays one series and packs it, with less room while it does not fit.
+/// @param room_bytes  on the device, for the first play
+void Planner::play(std::size_t s, std::uint64_t room_bytes, int rounds) {
+  RoomSearch search(room_bytes, in_.lifetimes.positions, kSeries[s].local_tries);
+  held_slot_bytes_.clear();
+  bool on = true;
+  for (int round = 0; round < rounds && on && !done(); ++round) {
+    PassOptions options = options_of(s);
+    options.room_bytes = search.room_bytes();
+    auto played = maker_.play(std::move(options), Slots::kLimited);
+    if (!played || played->step_ns >= best_.step_ns) break;
+    if (too_long(played->step_ns)) {
+      // Packing would not shorten it; other homes may.
+      too_long_played_ = true;
+      last_ = std::move(played->decisions);
+      break;
+    }
+    short_played_ = true;
+    played->decisions.decided_by.series = static_cast<int>(s) + 1;
+    const Packed& packed = pack(std::move(played->decisions));
+    on = search.next(packed.over_bytes);
+    if (!packed.over_slot_bytes.empty()) {
+      hold_back_slots(packed.over_slot_bytes);
+      on = true;
     }
   }
 }
 
 /// Divides the homes among both tiers' links by what the last plan moves.
 void Planner::spread_homes() {
-  if (close()) return;
+  if (done()) return;
   const auto divide = [&](const Decisions& by, Spread spread) {
     auto tier_of = homes_spread(in_.graph, maker_.problem(), in_.tiers, near_first_, by, spread);
     if (tier_of == near_first_ || tier_of == maker_.tier_of()) return false;
@@ -294,19 +285,19 @@ void Planner::spread_homes() {
     play_series(1);
     spread_leaves_.clear();
     play_series(1);
-    if (close()) return;
+    if (done()) return;
   }
   // Others are if homes follow what leaves, from plays that are longer at first.
   Plan all = std::exchange(best_, std::move(before));
   last_ = near;
-  for (int i = 0; i < kSpreads && !close() && divide(last_, Spread::kMoved); ++i) play_series(1);
+  for (int i = 0; i < kSpreads && !done() && divide(last_, Spread::kMoved); ++i) play_series(1);
   keep(std::move(all));
 }
 
 /// Looks for a shorter step near the best one: fixes a few gaps, leaves more room or moves a home,
 /// and keeps what is shorter. A few gaps and their packing decide a small step, which no rule
 /// foresees.
-void Planner::vary(Homes homes_move) {
+void Planner::vary(Homes homes_move, std::size_t tries) {
   std::vector<std::uint32_t> gaps;
   const auto candidates = maker_.candidates();
   for (std::uint32_t g = 0; g < candidates.size(); ++g) {
@@ -321,8 +312,7 @@ void Planner::vary(Homes homes_move) {
   }
   Prng prng(1);
   std::vector<GapRule> rules(in_.lifetimes.gaps.size(), GapRule::kFree);
-  const std::size_t tries = std::min(kTriesMax, kVariedUses / in_.lifetimes.accesses.size());
-  for (std::size_t i = 0; i < tries && !close(); ++i) {
+  for (std::size_t i = 0; i < tries && !done(); ++i) {
     std::vector<GapRule> next_rules = rules;
     for (auto changes = 1 + prng.below(3); changes > 0; --changes) {
       next_rules[gaps[prng.below(gaps.size())]] = static_cast<GapRule>(prng.below(kGapRules));
@@ -362,11 +352,12 @@ void Planner::vary(Homes homes_move) {
   }
 }
 
-/// @param home_bytes  gets the homes of a plan that lacks room for those alone, if there is one.
-std::optional<Plan> Planner::search(std::vector<std::uint64_t>& home_bytes, Search search) {
+std::optional<Plan> Planner::search(Search search, std::vector<std::uint64_t>* home_bytes) {
   search_ = search;
-  const std::size_t all = maker_.effort().series + maker_.effort().far_series;
-  const bool varies = search == Search::kShortest && in_.lifetimes.accesses.size() <= kSmallUses;
+  const std::size_t all = std::size(kSeries);
+  const std::size_t uses = std::max<std::size_t>(1, in_.lifetimes.accesses.size());
+  const bool varies = search == Search::kShortest && uses <= kSmallUses;
+  const std::size_t tries = std::min(kTriesMax, kVariedUses / uses);
   if (maker_.settle_homes()) {
     near_first_ = maker_.tier_of();
     // As if there were no further tier first: so none makes the step longer.
@@ -376,25 +367,23 @@ std::optional<Plan> Planner::search(std::vector<std::uint64_t>& home_bytes, Sear
       // The same without flash, which is slow.
       maker_.use_flash(PlanMaker::Flash::kUnused);
       play_series(varies ? all : 1);
-      if (varies) vary(Homes::kFixed);
+      if (varies) vary(Homes::kFixed, tries);
       maker_.use_flash(PlanMaker::Flash::kUsed);
-      patience_left_ = maker_.effort().more_patience;
+      begin_homes();
     }
     play_series(all);
-    if (varies) vary(Homes::kFixed);
+    if (varies) vary(Homes::kFixed, tries);
     const bool worth_it = search_ == Search::kShortest && !last_.moved.empty();
     if (spreads && (best_.step_ns != INT64_MAX || too_long_played_ || worth_it)) {
       near_first_ns_ = best_.step_ns;
-      patience_left_ = maker_.effort().more_patience;
+      begin_homes();
       spread_homes();
       // The best homes, or the last ones if packing them cost more than they gained.
-      if (best_.step_ns != INT64_MAX && best_.tier_of != near_first_) {
-        maker_.use_homes(best_.tier_of, Links::kShared);
-      }
+      if (best_.step_ns != INT64_MAX && best_.tier_of != near_first_) use_best_homes();
       if (maker_.tier_of() != near_first_) play_series(all);
-      if (varies) vary(Homes::kMoved);
+      if (varies) vary(Homes::kMoved, tries);
     }
-    if (search_ == Search::kShortest) play_with_less_room();
+    if (!only_too_long()) play_with_less_room();
     if (best_.step_ns != INT64_MAX) {
       record_homes(best_);
       return std::move(best_);
@@ -402,7 +391,7 @@ std::optional<Plan> Planner::search(std::vector<std::uint64_t>& home_bytes, Sear
     if (only_too_long()) return std::nullopt;
     maker_.use_homes(near_first_, Links::kAlone);
   }
-  auto simple = simple_plan(maker_, &home_bytes);
+  auto simple = simple_plan(maker_, home_bytes);
   if (simple) record_homes(*simple);
   return simple;
 }
@@ -413,30 +402,10 @@ Plan Planner::run() {
     return std::move(best_);
   }
   std::vector<std::uint64_t> home_bytes;
-  if (auto found = search(home_bytes)) return *std::move(found);
+  if (auto found = search(Search::kShortest, &home_bytes)) return *std::move(found);
   if (only_too_long()) {
     best_.infeasible = Infeasible{0, "", "links", 0};
     return std::move(best_);
-  }
-  // What a smaller device can hold, this one can: with less on it, packing may waste less. What
-  // only variations would find there is given up: eight such searches made a refusal four times as
-  // long.
-  const auto& sets = in_.lifetimes.working_set;
-  const std::uint64_t least = *std::max_element(sets.begin(), sets.end());
-  const std::uint64_t unit = unit_of(in_.lifetimes);
-  std::uint64_t tried_bytes = in_.budget_bytes;
-  for (const std::uint64_t share : kSmallerDevices) {
-    if (in_.graph.ops.size() > kOpsOfRetries) break;
-    PlanInput smaller = in_;
-    const std::uint64_t more = (in_.budget_bytes - least) / 8 * share;
-    smaller.budget_bytes = least + more / unit * unit;
-    if (std::exchange(tried_bytes, smaller.budget_bytes) == smaller.budget_bytes) continue;
-    std::vector<std::uint64_t> unused;
-    auto any = Planner(smaller).search(unused, Search::kAny);
-    if (!any) continue;
-    if (in_.lifetimes.accesses.size() > kSmallUses) return *std::move(any);
-    auto shortest = Planner(smaller).shortest();
-    return shortest ? *std::move(shortest) : *std::move(any);
   }
   best_.infeasible = why_not(home_bytes);
   return std::move(best_);
@@ -444,9 +413,11 @@ Plan Planner::run() {
 
 Infeasible Planner::why_not(const std::vector<std::uint64_t>& home_bytes) const {
   if (in_.enough_ns != 0 || !in_.advises) return lacking(in_, home_bytes);
-  return enough_for(in_, home_bytes, [](const PlanInput& larger) {
-    std::vector<std::uint64_t> unused;
-    return Planner(larger).search(unused, Search::kFirst).has_value();
+  return enough_for(in_, home_bytes, [](const PlanInput& larger, std::uint64_t& work) {
+    Planner planner(larger);
+    const bool found = planner.search(Search::kFirst).has_value();
+    work += planner.work();
+    return found;
   });
 }
 
@@ -460,7 +431,7 @@ Plan plan_small_on_less(const PlanInput& input, Plan found) {
   PlanInput smaller = input;
   smaller.budget_bytes -= smaller.budget_bytes / kLessOfSmallSteps;
   if (impossible(smaller)) return found;
-  auto other = Planner(smaller).shortest();
+  auto other = Planner(smaller).search(Planner::Search::kShortest);
   return other && other->step_ns < found.step_ns ? *std::move(other) : std::move(found);
 }
 

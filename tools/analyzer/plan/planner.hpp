@@ -53,8 +53,8 @@ struct PlanInput {
 
 /// Plays the step in time, packs what was decided, and keeps the shortest plan. If packing
 /// exceeds the device or local DDR, plays with less room. Uses flash if the other tiers are too
-/// small for what leaves the device. Equal inputs give equal plans; the effort depends only on
-/// the size.
+/// small for what leaves the device. Ends after an amount of work that grows with the step, with
+/// the best plan so far. Equal inputs give equal plans.
 [[nodiscard]] Plan plan(const PlanInput& input);
 
 /// A small step's plan, or one for a little less memory that is shorter: where the search ends is

@@ -101,6 +101,7 @@ class Passes {
     }
     if (best_) avoid_waits();
     if (best_ && options_.fewest_bytes && still_waits(*best_)) move_fewest_bytes();
+    if (best_) best_->steps = steps_;
     return std::move(best_);
   }
 
@@ -133,7 +134,9 @@ class Passes {
                       .need_slot_bytes = need_slot_bytes_,
                       .rules = options_.rules,
                       .lead_ns = &fetches_.before_ns});
-    if (pass) record_stays(kind, *pass);
+    if (!pass) return pass;
+    steps_ += pass->steps;
+    record_stays(kind, *pass);
     return pass;
   }
 
@@ -228,6 +231,7 @@ class Passes {
   std::vector<std::uint8_t> leaves_slot_;
   std::vector<StayReason> stays_;  ///< for gaps outside `leaves_`
   int passes_ = 0;
+  int steps_ = 0;  ///< played in all of them
   LatestStarts fetches_;
   LatestStarts stages_;
   std::vector<std::int64_t> need_bytes_;

@@ -436,6 +436,7 @@ std::optional<Played> Play::run() {
     if (running_ && op_done_ns_ <= now_ns_) finish_op();
   }
   out_.step_ns = (last_done_ns_ - two_before_ns) / 2;
+  out_.steps = steps_;
   return std::move(out_);
 }
 

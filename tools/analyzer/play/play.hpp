@@ -41,6 +41,7 @@ struct PlayOptions {
 /// One pass: the last of its steps as a choice, and its findings for the next pass.
 struct Played {
   std::int64_t step_ns = 0;  ///< mean of the last two steps
+  int steps = 0;             ///< played, in all passes
   Decisions decisions;
   std::vector<std::uint8_t> left;        ///< per gap: spent off the device in the last two steps
   std::vector<std::int64_t> need_bytes;  ///< per position
