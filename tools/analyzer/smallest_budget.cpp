@@ -41,9 +41,9 @@ Result<BudgetFound> smallest_budget(const Graph& graph, const Hardware& hardware
   const auto plan = [&](std::uint64_t budget_bytes) -> Result<BudgetFound> {
     if (search.progress) search.progress(plans, budget_bytes);
     ++plans;
-    auto outcome =
-        analyze(graph, hardware,
-                {budget_bytes, search.align_bytes, search.copies, search.keep_order, enough_ns});
+    auto outcome = analyze(graph, hardware,
+                           {budget_bytes, search.align_bytes, search.copies, search.keep_order,
+                            enough_ns, search.effort});
     if (!outcome) return outcome.error();
     const bool enough = short_enough(*outcome, search.overhead_max);
     return BudgetFound{budget_bytes, *std::move(outcome), enough};

@@ -21,6 +21,7 @@ struct BudgetSearch {
   std::function<void(int, std::uint64_t)> progress;
   CopiesByKind copies = {};
   bool keep_order = false;
+  std::uint32_t effort = 1;       ///< as in Options, for each plan
   bool any_short_enough = false;  ///< takes the first plan that is, not the shortest of a budget
 };
 

@@ -82,6 +82,43 @@ TEST_CASE("planner: faster links make no small step longer") {
   CHECK(pairs > seeds);
 }
 
+TEST_CASE("planner: more effort makes no step longer, and some shorter") {
+  const std::uint64_t seeds = test::seed_count(6);
+  std::uint64_t shorter = 0;
+  test::for_each_seed(seeds, [&](std::uint64_t seed) {
+    const Graph graph = test::random_graph(100 + seed, seed % 2 == 0 ? 60 : 200);
+    const std::uint64_t peak = analyzer::peak_unmanaged_bytes(graph);
+    const Hardware hardware = seed % 3 == 0 ? test::with_flash(peak * 45 / 100 + 1, 500'000'000)
+                                            : test::one_tier(1'000'000'000, 100);
+    std::uint64_t shortest = UINT64_MAX;
+    for (const std::uint32_t effort : {1U, 2U, 5U}) {
+      CAPTURE(effort);
+      analyzer::Options options{peak * 6 / 10 + 1, 1};
+      options.keep_order = seed % 2 == 0;
+      options.effort = effort;
+      const auto outcome = analyzer::analyze(graph, hardware, options);
+      REQUIRE(outcome);
+      const auto* plan = std::get_if<Schedule>(&*outcome);
+      CHECK((plan != nullptr || shortest == UINT64_MAX));
+      if (plan == nullptr) continue;
+      const std::uint64_t step_ns = plan->prediction.step_ns;
+      CHECK(step_ns <= shortest);
+      if (effort > 1 && step_ns < shortest) ++shorter;
+      shortest = std::min(shortest, step_ns);
+    }
+  });
+  if (test::only_seed()) return;
+  CHECK(shorter > 0);
+}
+
+TEST_CASE("planner: effort beyond what is allowed is refused") {
+  analyzer::Options options{1000, 1};
+  for (const std::uint32_t effort : {0U, analyzer::kEffortMax + 1}) {
+    options.effort = effort;
+    CHECK_FALSE(analyzer::analyze(test::wide_from_narrow(), test::one_tier(1'000'000), options));
+  }
+}
+
 TEST_CASE("planner: a budget above one that is met is met, where packing alone finds nothing") {
   const Graph graph = test::random_graph(10, 160);
   const std::uint64_t peak = analyzer::peak_unmanaged_bytes(graph);

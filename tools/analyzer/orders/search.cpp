@@ -59,6 +59,7 @@ class Search {
         bound_ns_(bound_ns),
         keep_order_(options.keep_order),
         enough_ns_(static_cast<std::int64_t>(options.enough_step_ns)),
+        effort_(options.effort),
         progress_(options.progress) {
     for (const Op& op : graph.ops) compute_ns_ += op.duration_ns;
   }
@@ -69,6 +70,9 @@ class Search {
         found.begin(), found.end(),
         [](const auto& a, const auto& b) { return a.plan.step_ns < b.plan.step_ns; });
     best.plan = plan_small_on_less(input(best), std::move(best.plan));
+    std::uint64_t work = 0;
+    for (const Arrangement& each : found) work += each.plan.work;
+    best.plan = plan_further(input(best), std::move(best.plan), (effort_ - 1) * work);
     return found;
   }
 
@@ -260,6 +264,7 @@ class Search {
   std::uint64_t bound_ns_;
   bool keep_order_;
   std::int64_t enough_ns_;
+  std::uint32_t effort_;
   const std::function<void(std::uint64_t, std::uint64_t)>& progress_;
   mutable std::uint64_t tries_ = 0;
   mutable std::int64_t shortest_ns_ = INT64_MAX;

@@ -62,6 +62,9 @@ constexpr std::size_t kVariedUses = 20'000;
 constexpr std::size_t kTriesMax = 400;
 constexpr int kVariedSteps = 6;  ///< played in each pass of them
 constexpr std::uint64_t kGapRules = 3;
+/// With more work larger steps are played with up to so many parts less room, of so many.
+constexpr std::uint64_t kVariedRooms = 1024;
+constexpr std::uint64_t kVariedHeld = 128;
 
 bool is_close(const PlanInput& input, const Plan& plan) {
   if (input.enough_ns > 0 && plan.step_ns <= input.enough_ns) return true;
@@ -73,6 +76,8 @@ class Planner {
  public:
   explicit Planner(const PlanInput& input) : in_(input), maker_(input) {}
   Plan run();
+  /// Varies a plan, if there is one, with so much work.
+  Plan go_on(Plan found, std::uint64_t work);
   [[nodiscard]] std::uint64_t work() const { return maker_.work(); }
   enum class Search : std::uint8_t {
     kFirst,     ///< ends with the first plan
@@ -93,6 +98,7 @@ class Planner {
   void play_with_less_room();
   [[nodiscard]] PassOptions options_of(std::size_t series) const;
   void vary(Homes homes, std::size_t tries);
+  void vary_rooms();
   void spread_homes();
   /// The outcome of packing decisions. Their plan was kept if it was the best.
   struct Packed {
@@ -139,7 +145,7 @@ class Planner {
   std::int64_t near_first_ns_ = INT64_MAX;     ///< the shortest step with those
   std::vector<std::uint8_t> spread_leaves_;    ///< gaps that left when homes were spread
   std::vector<std::int64_t> held_slot_bytes_;  ///< of local DDR, for what packing wastes there
-  const std::uint64_t work_max_ = maker_.usual_work();
+  std::uint64_t work_max_ = maker_.usual_work();
   std::uint64_t work_before_ = 0;                     ///< spent on other homes
   int patient_packings_ = 0;                          ///< since then
   std::unordered_map<std::uint64_t, Packed> packed_;  ///< by PlanMaker::key_of()
@@ -352,6 +358,17 @@ void Planner::vary(Homes homes_move, std::size_t tries) {
   }
 }
 
+/// Plays series with a little less room, at random, until the work is done: packing differs.
+void Planner::vary_rooms() {
+  Prng prng(1);
+  while (!done()) {
+    const std::size_t series = prng.below(std::size(kSeries));
+    const std::uint64_t held = in_.budget_bytes / kVariedRooms * prng.below(kVariedHeld);
+    play(series, in_.budget_bytes - held, kRounds);
+    patient_packings_ = 0;
+  }
+}
+
 std::optional<Plan> Planner::search(Search search, std::vector<std::uint64_t>* home_bytes) {
   search_ = search;
   const std::size_t all = std::size(kSeries);
@@ -411,6 +428,23 @@ Plan Planner::run() {
   return std::move(best_);
 }
 
+Plan Planner::go_on(Plan found, std::uint64_t work) {
+  if (impossible(in_) || is_close(in_, found) || !maker_.settle_homes()) return found;
+  near_first_ = maker_.tier_of();
+  near_first_ns_ = found.near_first_ns;
+  const std::int64_t found_ns = found.step_ns;
+  best_ = std::move(found);
+  if (found_ns != INT64_MAX) use_best_homes();
+  begin_homes();
+  work_max_ = work;
+  if (in_.lifetimes.accesses.size() <= kSmallUses) {
+    vary(in_.tiers.size() > 1 ? Homes::kMoved : Homes::kFixed, SIZE_MAX);
+  }
+  vary_rooms();
+  if (best_.step_ns < found_ns) record_homes(best_);
+  return std::move(best_);
+}
+
 Infeasible Planner::why_not(const std::vector<std::uint64_t>& home_bytes) const {
   if (in_.enough_ns != 0 || !in_.advises) return lacking(in_, home_bytes);
   return enough_for(in_, home_bytes, [](const PlanInput& larger, std::uint64_t& work) {
@@ -423,7 +457,12 @@ Infeasible Planner::why_not(const std::vector<std::uint64_t>& home_bytes) const 
 
 }  // namespace
 
-Plan plan(const PlanInput& input) { return Planner(input).run(); }
+Plan plan(const PlanInput& input) {
+  Planner planner(input);
+  Plan out = planner.run();
+  out.work = planner.work();
+  return out;
+}
 
 Plan plan_small_on_less(const PlanInput& input, Plan found) {
   const bool small = input.lifetimes.accesses.size() <= kSmallUses;
@@ -433,6 +472,11 @@ Plan plan_small_on_less(const PlanInput& input, Plan found) {
   if (impossible(smaller)) return found;
   auto other = Planner(smaller).search(Planner::Search::kShortest);
   return other && other->step_ns < found.step_ns ? *std::move(other) : std::move(found);
+}
+
+Plan plan_further(const PlanInput& input, Plan found, std::uint64_t work) {
+  if (work == 0) return found;
+  return Planner(input).go_on(std::move(found), work);
 }
 
 std::int64_t played_step_ns(const PlanInput& input, const std::vector<std::uint8_t>& tier_of) {

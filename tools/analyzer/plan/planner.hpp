@@ -24,6 +24,7 @@ struct Plan {
   std::int64_t near_first_ns = INT64_MAX;  ///< the step before homes were moved for their links
   std::int64_t step_ns = INT64_MAX;        ///< its steady period in the simulator
   std::optional<Infeasible> infeasible;
+  std::uint64_t work = 0;  ///< spent by plan(), in units of packing::Budget
 };
 
 /// A plan this close to the bound is not worth another try.
@@ -60,6 +61,10 @@ struct PlanInput {
 /// A small step's plan, or one for a little less memory that is shorter: where the search ends is
 /// chance, and what a smaller device can hold, this one can. Other plans are given back.
 [[nodiscard]] Plan plan_small_on_less(const PlanInput& input, Plan found);
+
+/// Goes on from a plan, or from none, with so much work: fixes gaps, leaves more room or moves
+/// homes at random. What less work does comes first, so more never gives a longer step.
+[[nodiscard]] Plan plan_further(const PlanInput& input, Plan found, std::uint64_t work);
 
 /// The step as one short series of passes plays it, without packing; INT64_MAX if it cannot go
 /// on. A fraction of plan()'s time: to compare orders of the same ops.

@@ -21,6 +21,8 @@ using CopiesByKind = std::array<std::uint8_t, static_cast<std::size_t>(kStorageK
 /// weights, optimizer state, KV caches and outputs. @return kInvalidArgument, with the known names.
 [[nodiscard]] Result<CopiesByKind> parse_copies(const std::vector<std::string>& texts);
 
+inline constexpr std::uint32_t kEffortMax = 1000;
+
 struct Options {
   std::uint64_t device_budget_bytes = 0;
   std::uint64_t align_bytes = 64;  ///< alignment of device offsets; a power of two
@@ -33,6 +35,8 @@ struct Options {
   /// what the first try lacked, "links" where it was too long. Plans that are a little longer may
   /// come out, too. 0: the shortest plan, and advice.
   std::uint64_t enough_step_ns = 0;
+  /// So many times the usual work, 1 .. kEffortMax; more never gives a longer step.
+  std::uint32_t effort = 1;
   /// Called after each try, with the number of tries and the shortest step so far; 0: none fits
   /// yet. May be null.
   std::function<void(std::uint64_t, std::uint64_t)> progress = nullptr;

@@ -44,6 +44,7 @@ struct AnalyzeArguments {
   double bandwidth = 1;  ///< a factor on all links
   std::vector<std::string> copies;
   bool keep_order = false;
+  std::uint32_t effort = 1;
   std::vector<std::string> op_times;
   std::string graph_out;
 };
@@ -85,7 +86,7 @@ Result<analyzer::BudgetFound> plan(Console& console, const AnalyzeArguments& arg
     };
     return analyzer::smallest_budget(
         graph, hardware,
-        {*args.max_overhead, args.align_bytes, progress, *copies, args.keep_order});
+        {*args.max_overhead, args.align_bytes, progress, *copies, args.keep_order, args.effort});
   }
   const auto budget = budget_of(args, graph, hardware);
   if (!budget) return budget.error();
@@ -94,6 +95,7 @@ Result<analyzer::BudgetFound> plan(Console& console, const AnalyzeArguments& arg
                      std::to_string(kBytesMax));
   }
   analyzer::Options options{*budget, args.align_bytes, *copies, args.keep_order};
+  options.effort = args.effort;
   options.progress = [&console](std::uint64_t tries, std::uint64_t step_ns) {
     const std::string found =
         step_ns == 0 ? "none fits yet" : "step " + format_duration_ns(step_ns);
@@ -193,6 +195,15 @@ int run_analyze(Console& console, const AnalyzeArguments& args) {
   return kExitDone;
 }
 
+void add_effort(CLI::App& command, std::uint32_t& effort) {
+  command
+      .add_option("--effort", effort,
+                  "plan with so many times the usual work; the step is never longer for it")
+      ->type_name("N")
+      ->check(CLI::Range(std::uint32_t{1}, analyzer::kEffortMax))
+      ->capture_default_str();
+}
+
 }  // namespace
 
 CLI::Option* add_ranks_per_node(CLI::App& command, std::uint32_t& ranks) {
@@ -286,6 +297,7 @@ void add_analyze(Program& program, const PoolOptions& defaults) {
       ->allow_extra_args(false);
   command.add_flag("--keep-order", args->keep_order,
                    "run the ops in the graph's order, each once; planning takes less time");
+  add_effort(command, args->effort);
   set_manual(command, {"",
                        {"hyperoffload analyze step.json --device-memory 60% --out step.hos",
                         "hyperoffload analyze step.json --hardware hw.json \\",
