@@ -15,7 +15,7 @@ namespace {
 using schedule::CacheOpKind;
 
 /// Work for any step, and for each use of its storages: plans of a million ops take seconds each.
-constexpr std::uint64_t kWorkOfAny = 6'500'000'000;
+constexpr std::uint64_t kWorkOfAny = 12'000'000'000;
 constexpr std::uint64_t kWorkOfUse = 5'000;
 /// Measured: of one use in a played step, and in a plan that is written and replayed.
 constexpr std::uint64_t kPlayOfUse = 150;
