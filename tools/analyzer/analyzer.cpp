@@ -51,7 +51,8 @@ Result<void> check_input(const Graph& graph, const Hardware& hardware, const Opt
     return Error(Errc::kInvalidArgument, "align_bytes is above 4 GiB");
   }
   if (options.effort == 0 || options.effort > kEffortMax) {
-    return Error(Errc::kInvalidArgument, "effort is not between 1 and 1000");
+    return Error(Errc::kInvalidArgument,
+                 "effort is not between 1 and " + std::to_string(kEffortMax));
   }
   if (options.device_budget_bytes == 0 || options.device_budget_bytes > kBytesMax) {
     return Error(Errc::kInvalidArgument, "device_budget_bytes is not between 1 and 2^50");

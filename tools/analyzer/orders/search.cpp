@@ -69,9 +69,9 @@ class Search {
     Arrangement& best = *std::min_element(
         found.begin(), found.end(),
         [](const auto& a, const auto& b) { return a.plan.step_ns < b.plan.step_ns; });
-    best.plan = plan_small_on_less(input(best), std::move(best.plan));
     std::uint64_t work = 0;
     for (const Arrangement& each : found) work += each.plan.work;
+    best.plan = plan_small_on_less(input(best), std::move(best.plan));
     best.plan = plan_further(input(best), std::move(best.plan), (effort_ - 1) * work);
     return found;
   }

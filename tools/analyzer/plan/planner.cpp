@@ -227,9 +227,10 @@ PassOptions Planner::options_of(std::size_t series) const {
   return options;
 }
 
-/// What a smaller device can hold, this one can, and packing may waste less.
+/// What a smaller device can hold, this one can, and packing may waste less. Where nothing has
+/// fitted there is work for it again.
 void Planner::play_with_less_room() {
-  if (best_.step_ns != INT64_MAX) use_best_homes();
+  best_.step_ns != INT64_MAX ? use_best_homes() : begin_homes();
   const int best = best_.decisions.decided_by.series;
   const std::size_t series = best == 0 ? 0 : static_cast<std::size_t>(best - 1);
   const auto& sets = in_.lifetimes.working_set;
@@ -438,7 +439,7 @@ Plan Planner::go_on(Plan found, std::uint64_t work) {
   begin_homes();
   work_max_ = work;
   if (in_.lifetimes.accesses.size() <= kSmallUses) {
-    vary(in_.tiers.size() > 1 ? Homes::kMoved : Homes::kFixed, SIZE_MAX);
+    vary(in_.tiers.size() > 1 && !maker_.uses_flash() ? Homes::kMoved : Homes::kFixed, SIZE_MAX);
   }
   vary_rooms();
   if (best_.step_ns < found_ns) record_homes(best_);

@@ -21,7 +21,7 @@ using CopiesByKind = std::array<std::uint8_t, static_cast<std::size_t>(kStorageK
 /// weights, optimizer state, KV caches and outputs. @return kInvalidArgument, with the known names.
 [[nodiscard]] Result<CopiesByKind> parse_copies(const std::vector<std::string>& texts);
 
-inline constexpr std::uint32_t kEffortMax = 1000;
+inline constexpr std::uint32_t kEffortMax = 100;
 
 struct Options {
   std::uint64_t device_budget_bytes = 0;

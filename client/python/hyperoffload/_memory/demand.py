@@ -65,6 +65,7 @@ class Demand:
                                       else self.lacks(more + self.pending) > 0):
             self.short[held] = more
             return None
+        self.short.pop(held, None)
         try:
             if more != 0:
                 self._resize(storage, size)

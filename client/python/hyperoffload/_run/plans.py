@@ -14,6 +14,8 @@ _HISTORY, _PATTERN_MAX = 64, 16
 _SEEN_MAX = 64
 # A plan that does not fit its steps is made again so often where replan is "once".
 _AGAIN_MAX = 3
+# So often a plan is made anew that leaves more room for what it does not move.
+_ROOMS_MAX = 16
 # So often plans end for one that has homes of their values on another tier: each costs a plan made anew.
 _CHANGES_MAX = 3
 # Where replan is "once", so many steps of another shape in succession show that it stays so.
@@ -64,7 +66,7 @@ class Plans:
         self._noted = 0  # the signature of this step so far
         self._left = _AGAIN_MAX
         self._has_dropped = False
-        self._changes = 0
+        self._changes, self._rooms = 0, 0
 
     # A step.
 
@@ -139,6 +141,13 @@ class Plans:
         """So many steps in succession have been recorded."""
         self._history.extend([signature] * steps)
         self._first, self._noted = None, 0
+
+    def may_have_room(self, replay):
+        """Whether a replay, in which something had no room, gets a plan with more: so often in a run."""
+        if replay not in self.replays or replay.is_full:
+            return False
+        self._rooms += 1
+        return self._rooms <= _ROOMS_MAX
 
     def _may_again(self):
         if not self._is_auto:

@@ -3,6 +3,9 @@
 from .._pool import library
 from .._torch.step import storages_taken, tensors_of
 
+# The library refuses memory ahead of its need, and says so where an operand is long on its way. Its own may come still.
+_FAILURES = 3
+
 
 class Room:
     """Makes room within the budget for the calls of a step under a plan (library.Plan).
@@ -26,13 +29,13 @@ class Room:
                 pending += self._size[number]
         demand.pending = pending
         most_bytes = demand.limit() - pending
-        refused, failed, evicts = bool(demand.short) or self._meter.bytes > most_bytes, False, False
+        refused, failures, evicts = bool(demand.short) or self._meter.bytes > most_bytes, 0, False
         while True:
             if refused:
                 evicts, need = True, pending + sum(demand.short.values())
                 demand.short.clear()
                 demand.refuses = demand.room_between_calls(need)
-                if failed and demand.lacks(need) > 0:
+                if failures == _FAILURES and demand.lacks(need) > 0:
                     return self._is_missing(0)
             try:
                 self._plan.before(part.place)
@@ -40,7 +43,7 @@ class Room:
             except library.Error as error:
                 if error.name != "exhausted" or not demand.short:
                     raise
-                refused = failed = True
+                refused, failures = True, min(failures + 1, _FAILURES)
         if self._meter.bytes > most_bytes:  # what leaves by the plan has left now
             evicts = True
             demand.room_between_calls(pending)
@@ -57,8 +60,9 @@ class Room:
         others = [tensor for tensor in tensors if self._number_of(tensor) is None]
         need = demand.claim(others) + demand.meter.unseen_bytes(storages_taken(function, others, args))
         if need > 0:
-            demand.room(need)
-            if demand.lacks(need) > 0:
+            result = demand.pending if function is None else 0  # what a planned call returns
+            demand.room(need + result)
+            if demand.lacks(need + result) > 0:
                 return self._is_missing(need)
             demand.bring(others)
             demand.refuses = True  # it may leave again for the plan

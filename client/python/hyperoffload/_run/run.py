@@ -205,7 +205,7 @@ class Run:
                     self._record()
                 elif whole:
                     self._judge(replay)
-                elif replay.others_bytes() > 0 and not replay.is_full:
+                elif replay.others_bytes() > 0 and self._plans.may_have_room(replay):
                     self._make_room(replay)
                 if not whole:
                     self._steady = None

@@ -198,7 +198,8 @@ int run_analyze(Console& console, const AnalyzeArguments& args) {
 void add_effort(CLI::App& command, std::uint32_t& effort) {
   command
       .add_option("--effort", effort,
-                  "plan with so many times the usual work; the step is never longer for it")
+                  "plan with so many times the usual work, 1 to 100; for the same budget the step "
+                  "is never longer for it")
       ->type_name("N")
       ->check(CLI::Range(std::uint32_t{1}, analyzer::kEffortMax))
       ->capture_default_str();
