@@ -315,8 +315,11 @@ Result<void> Publisher::publish(std::uint64_t version, std::uint64_t run) {
   const NodeSession& node = pool_.nodes()[ring_.node.value()];
   auto done = try_publish(version, run);
   for (int i = 0; i < kRestartRetries && !done; ++i) {
-    // Its daemon ended meanwhile, and the next one has the memory.
-    if (done.error().code() != Errc::kUnavailable || !node.fault->resumable()) break;
+    // Its daemon ended meanwhile, and the next one has the memory. An error of `fill` tells nothing
+    // of the daemon.
+    if (fill_failed_ || done.error().code() != Errc::kUnavailable || !node.fault->resumable()) {
+      break;
+    }
     done = try_publish(version, run);
   }
   return done;
@@ -324,6 +327,7 @@ Result<void> Publisher::publish(std::uint64_t version, std::uint64_t run) {
 
 Result<void> Publisher::try_publish(std::uint64_t version, std::uint64_t run) {
   const ObjectPartId id{options_.name, version, run, manifest_.part};
+  fill_failed_ = false;
   Slot* slot = nullptr;
   {
     const std::lock_guard lock(mutex_);
@@ -378,7 +382,9 @@ Result<void> Publisher::put(const Slot& slot, const ObjectPartId& id) {
       while (window.size() > 0) {
         if (auto ok = window.wait_first(); !ok) return ok;
       }
-      if (auto ok = options_.fill(i); !ok) return ok;
+      const auto filled = options_.fill(i);
+      fill_failed_ = !filled;
+      if (!filled) return filled;
     }
     if (auto ok = put_tile(window, slot, id, i); !ok) return ok;
   }

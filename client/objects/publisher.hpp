@@ -51,7 +51,8 @@ class Publisher : public Leaver {
     std::vector<ObjectMemory> memory;  ///< this rank's tiles, parallel to tensors; not copied
     /// Writes a tensor's tile to its memory, by its index: called before each tile that this rank
     /// stores is copied, when no transfer uses memory of tiles, so that they may share it. By
-    /// publish(), again where a restart of the daemon makes it begin anew. Empty: it is there.
+    /// publish(), again where a restart of the daemon makes it begin anew. Its error ends
+    /// publish(). Empty: it is there.
     std::function<Result<void>(std::size_t)> fill;
     const StopFlag* stop = nullptr;  ///< nullptr: none
   };
@@ -138,8 +139,9 @@ class Publisher : public Leaver {
   std::uint64_t slot_bytes_ = 0;
   std::vector<std::byte> manifest_buffer_;
   std::optional<LocalHandles> manifest_handles_;
-  BounceBuffer bounce_;  ///< for chunks that are several runs of their tile
-  std::mutex busy_;      ///< held by publish(), and while the versions move
+  BounceBuffer bounce_;       ///< for chunks that are several runs of their tile
+  std::mutex busy_;           ///< held by publish(), and while the versions move
+  bool fill_failed_ = false;  ///< it ended publish()'s last try
   Ring ring_;
   std::vector<OldRing> old_;
   bool leaves_ = false;  ///< the pool's Leavers know it

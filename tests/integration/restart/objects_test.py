@@ -1,5 +1,6 @@
 """Published objects whose daemon is killed and upgraded: the bytes outlive it, and their publisher names them again, as does
 the command that holds one of a program that has ended."""
+import ctypes
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ library, package = sys.argv[5:7]
 os.environ["HYPEROFFLOAD_LIBRARY"] = library
 sys.path.insert(0, package)
 import hyperoffload  # noqa: E402
+from hyperoffload._pool import library as c_abi, objects as c_objects  # noqa: E402
 
 WORDS = 300_000
 
@@ -30,8 +32,32 @@ def held(pool, version, name="policy"):
         return set(data.tolist())
 
 
+def filled_once(pool, unavailable=8):
+    """An error of a publisher's `fill` is the caller's: only an end of the daemon makes it begin anew."""
+    function = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t)
+
+    class Options(c_objects._Options):
+        _fields_ = [("fill", function), ("fill_context", ctypes.c_void_p), ("in_turns", ctypes.c_uint32)]
+
+    called = []
+    data = ctypes.create_string_buffer(64)
+    tensor = c_objects._Tensor(name=b"t", shape=(ctypes.c_uint64 * 1)(64), dimensions=1, element_bytes=1,
+                               data=ctypes.addressof(data), bytes=64)
+    options = Options(name=b"filled", fill=function(lambda _, index: called.append(index) or unavailable))
+    options.struct_bytes = ctypes.sizeof(options)
+    publisher = ctypes.c_void_p()
+    job = c_abi.Pool(pool, "fills")
+    lib = c_abi.library()
+    assert lib.ho_publisher_open(job.handle, ctypes.byref(options), ctypes.byref(tensor), 1, ctypes.byref(publisher)) == 0
+    status = lib.ho_publish(publisher, 1)
+    lib.ho_publisher_close(publisher)
+    job.close()
+    assert (status, called) == (unavailable, [0]), (status, called)
+
+
 with tempfile.TemporaryDirectory() as folder, Node(folder) as node:
     node.start()
+    filled_once(node.pool)
     data = memoryview(bytearray(8 * WORDS)).cast("Q")
 
     def publish(version):
