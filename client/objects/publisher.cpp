@@ -382,6 +382,7 @@ Result<void> Publisher::put(const Slot& slot, const ObjectPartId& id) {
       while (window.size() > 0) {
         if (auto ok = window.wait_first(); !ok) return ok;
       }
+      if (auto ok = go_on(options_.stop); !ok) return ok;
       const auto filled = options_.fill(i);
       fill_failed_ = !filled;
       if (!filled) return filled;
