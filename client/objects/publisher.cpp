@@ -80,6 +80,7 @@ Result<void> Publisher::lay_out() {
     if (!boxes) return boxes.error().at(tensor.name);
     const layout::Box& box = (*boxes)[*position];
     const std::uint64_t bytes = box.elements() * tensor.element_bytes;
+    if (options_.in_turns) count_stored(*placement, *boxes, tensor.element_bytes);
     tiles_.push_back({box, ChunkGrid(box, tensor.element_bytes, options_.chunking)});
     if (bytes != options_.memory[i].bytes) {
       return Error(Errc::kInvalidArgument, tensor.name + ": rank " + std::to_string(options_.rank) +
@@ -105,6 +106,29 @@ Result<void> Publisher::lay_out() {
   manifest_bytes_ = write_manifest(manifest_).size();
   slot_bytes_ = align_up(tiles_bytes_ + manifest_bytes_, kSlotAlign);
   return {};
+}
+
+/// Adds what the ranks up to this one store of a tensor.
+void Publisher::count_stored(const layout::Placement& placement,
+                             const std::vector<layout::Box>& boxes, std::uint64_t element_bytes) {
+  stored_bytes_.resize(manifest_.part + 1);
+  for (std::size_t i = 0; i < stored_bytes_.size(); ++i) {
+    if (holder_of(placement, i) == i) stored_bytes_[i] += boxes[i].elements() * element_bytes;
+  }
+}
+
+/// The first node to ask for memory, of so many. With Options::in_turns each rank's part is for the
+/// node that has the fewest bytes of the ranks before: the ranks that store much may be every
+/// second or fourth one, which would all have the same node by rank alone.
+std::size_t Publisher::first_node(std::size_t nodes) const {
+  if (!options_.in_turns) return options_.rank % nodes;
+  std::vector<std::uint64_t> bytes(nodes);
+  auto least = bytes.begin();
+  for (const std::uint64_t stored : stored_bytes_) {
+    least = std::min_element(bytes.begin(), bytes.end());
+    *least += align_up(stored + 1, kSlotAlign);  // a manifest in any case
+  }
+  return static_cast<std::size_t>(least - bytes.begin());
 }
 
 Result<void> Publisher::allocate() {
@@ -134,13 +158,16 @@ void Publisher::listen() {
 }
 
 /// Takes the ring's memory on one node: one of this machine's, else of others, ranks in turns; or
-/// of all in turns.
+/// of all in turns, by bytes.
 Result<Publisher::Ring> Publisher::take_ring(const std::vector<NodeIndex>& nodes) {
   std::vector<NodeIndex> order = nodes;
   const auto far = std::stable_partition(order.begin(), order.end(), [&](NodeIndex node) {
     return !options_.in_turns && pool_.nodes()[node.value()].driver == "local";
   });
-  if (far != order.end()) std::rotate(far, far + options_.rank % (order.end() - far), order.end());
+  if (far != order.end()) {
+    const auto others = static_cast<std::size_t>(order.end() - far);
+    std::rotate(far, far + static_cast<std::ptrdiff_t>(first_node(others)), order.end());
+  }
   Error last(Errc::kUnavailable, "no node of the pool is left");
   std::optional<Error> full;
   for (const NodeIndex node : order) {

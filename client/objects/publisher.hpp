@@ -46,7 +46,7 @@ class Publisher : public Leaver {
     Chunking chunking = Chunking::kRows;
     std::uint64_t link_bytes_per_s = 0;  ///< limit of publish(); 0: none
     bool exclusive = false;              ///< a version is reserved in the whole pool first
-    bool in_turns = false;  ///< ranks take all nodes in turns, not this machine's first
+    bool in_turns = false;  ///< ranks take all nodes in turns, by bytes, not this machine's first
     std::vector<ObjectTensor> tensors;
     std::vector<ObjectMemory> memory;  ///< this rank's tiles, parallel to tensors; not copied
     /// Writes a tensor's tile to its memory, by its index: called before each tile that this rank
@@ -110,6 +110,9 @@ class Publisher : public Leaver {
 
   Publisher(Pool& pool, const Options& options);
   [[nodiscard]] Result<void> lay_out();
+  void count_stored(const layout::Placement& placement, const std::vector<layout::Box>& boxes,
+                    std::uint64_t element_bytes);
+  [[nodiscard]] std::size_t first_node(std::size_t nodes) const;
   [[nodiscard]] Result<void> allocate();
   [[nodiscard]] Result<Ring> take_ring(const std::vector<NodeIndex>& nodes);
   void listen();
@@ -131,7 +134,8 @@ class Publisher : public Leaver {
   SteadyClock clock_;
   RegisteredTensors memory_;
   ObjectManifest manifest_;
-  std::vector<Tile> tiles_;  ///< parallel to tensors
+  std::vector<Tile> tiles_;                  ///< parallel to tensors
+  std::vector<std::uint64_t> stored_bytes_;  ///< with in_turns: by position, up to this rank's
   ObjectChecksum description_{};
   std::uint32_t parts_ = 1;
   std::uint64_t tiles_bytes_ = 0;     ///< where the manifest begins in a slot

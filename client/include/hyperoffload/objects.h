@@ -99,8 +99,9 @@ typedef struct ho_object_options {
      the tiles are in their memory. */
   ho_status (*fill)(void* fill_context, size_t tensor);
   void* fill_context;
-  /* Publishers: 1: versions are on the nodes of the pool in turns, by rank, where many nodes read
-     them: each sends a part. 0: on this machine's node, if there is one with room. */
+  /* Publishers: 1: ranks' parts are on the nodes of the pool in turns, so that nodes have about as
+     many bytes, and send as many where many read. The same in all ranks. 0: on this machine's node,
+     if there is one with room. */
   uint32_t in_turns;
 } ho_object_options;
 
@@ -128,7 +129,7 @@ typedef struct ho_tensor {
 HO_API ho_status ho_tile_shape(const char* mesh, uint32_t rank, const char* layout,
                                const uint64_t* shape, uint32_t dimensions, uint64_t* tile);
 /* Takes pool memory for the versions, on this machine's node if there is one, else on another, by
- * rank (as `in_turns` says), and registers the tensors' memory, which must exist until
+ * rank, or as `in_turns` says, and registers the tensors' memory, which must exist until
  * ho_publisher_close.
  *
  * HO_OK                *out is the caller's until ho_publisher_close.

@@ -159,6 +159,38 @@ TEST_CASE("objects: a version is laid out anew by way of memory for one tile", "
   }
 }
 
+TEST_CASE("objects: in turns, nodes have as many bytes also where few ranks store",
+          "[integration]") {
+  TwoNodes nodes;
+  const PoolHandle pool = connect_pool(nodes.address(0), "local");
+  constexpr std::uint64_t kPartBytes = std::uint64_t{3} << 20U;  // two segments
+  std::vector<std::byte> memory(kPartBytes);
+  // Four parts, which the first rank along tp stores: every second or fourth one.
+  const auto* const mesh = GENERATE("4x2:dp,tp", "4x4:dp,tp", "4x3:dp,tp");
+  const std::uint32_t ranks = 4U * static_cast<std::uint32_t>(mesh[2] - '0');
+  INFO(mesh);
+  const std::array<std::uint64_t, 1> shape{4 * kPartBytes};
+  ho_tensor tensor{};
+  tensor.name = "t";
+  tensor.layout = "dp";
+  tensor.shape = shape.data();
+  tensor.dimensions = 1;
+  tensor.element_bytes = 1;
+  tensor.data = memory.data();
+  tensor.bytes = kPartBytes;
+  ho_object_options options{};
+  options.name = "dealt";
+  options.mesh = mesh;
+  options.run = 7;
+  options.versions = 1;
+  options.in_turns = 1;
+  std::vector<Publisher> publishers;
+  for (options.rank = 0; options.rank < ranks; ++options.rank) {
+    publishers.emplace_back(pool.get(), options, std::vector{tensor});
+  }
+  CHECK(nodes.granted_bytes(0) == nodes.granted_bytes(1));
+}
+
 TEST_CASE("objects: one tensor is read, and the others' memory stays as it is", "[integration]") {
   TwoNodes nodes;
   const PoolHandle pool = connect_pool(nodes.address(0), "local");
