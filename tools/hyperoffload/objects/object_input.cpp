@@ -5,6 +5,7 @@
 #include <google/protobuf/util/json_util.h>
 
 #include <algorithm>
+#include <chrono>
 #include <hyperoffload/objects.hpp>
 #include <set>
 #include <utility>
@@ -64,6 +65,17 @@ Result<ObjectInput> read_object_input(const ObjectArguments& args) {
   out.secret = std::move(*secret);
   if (!out.secret.empty() && out.secret.back() == '\n') out.secret.pop_back();
   return out;
+}
+
+std::uint32_t timeout_ms(const ObjectArguments& args) {
+  return static_cast<std::uint32_t>(
+      std::chrono::duration_cast<std::chrono::milliseconds>(args.timeout).count());
+}
+
+std::uint64_t fetched_bytes_of(const hyperoffload::Subscriber& reader) {
+  google::protobuf::Struct text;
+  if (!google::protobuf::util::JsonStringToMessage(reader.text(), &text).ok()) return 0;
+  return static_cast<std::uint64_t>(text.fields().at("fetched_bytes").number_value());
 }
 
 Result<std::vector<LaidTensor>> tensors_of(const hyperoffload::Subscriber& reader) {

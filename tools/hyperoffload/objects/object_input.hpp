@@ -57,6 +57,10 @@ void add_object_options(CLI::App& command, ObjectArguments& args, const std::str
 /// @return kInvalidArgument, kNotFound, ... with the option or the file.
 [[nodiscard]] Result<ObjectInput> read_object_input(const ObjectArguments& args);
 
+/// How long to wait for a version, as the library takes it.
+[[nodiscard]] std::uint32_t timeout_ms(const ObjectArguments& args);
+/// What one read of all that a reader wants fetches, by the version that is open.
+[[nodiscard]] std::uint64_t fetched_bytes_of(const hyperoffload::Subscriber& reader);
 /// The tensors of the open version, with their layouts in the object.
 [[nodiscard]] Result<std::vector<LaidTensor>> tensors_of(const hyperoffload::Subscriber& reader);
 /// Leaves out the tensors that no pattern of --only fits. Without patterns, all stay.

@@ -94,8 +94,8 @@ class ObjectReshard {
   [[nodiscard]] Result<void> run() {
     // Open until all is read: its publisher keeps the version meanwhile, if it keeps it whole.
     hyperoffload::Subscriber whole(pool_.get(), look_at(args_.name), {});
-    version_ =
-        whole.acquire(args_.version.value_or(0), timeout_ms(), args_.version.value_or(UINT64_MAX));
+    version_ = whole.acquire(args_.version.value_or(0), timeout_ms(args_),
+                             args_.version.value_or(UINT64_MAX));
     auto tensors = tensors_of(whole);
     if (!tensors) return tensors.error();
     tensors_ = std::move(*tensors);
@@ -121,7 +121,7 @@ class ObjectReshard {
     took_ = clock_.now() - begun;
     readers_.clear();
     // Fails where another run has published parts of it meanwhile, on other nodes.
-    static_cast<void>(new_->acquire(version_, timeout_ms(), version_));
+    static_cast<void>(new_->acquire(version_, timeout_ms(args_), version_));
     new_->release();
     return {};
   }
@@ -131,11 +131,6 @@ class ObjectReshard {
   [[nodiscard]] int hold();
 
  private:
-  [[nodiscard]] std::uint32_t timeout_ms() const {
-    return static_cast<std::uint32_t>(
-        std::chrono::duration_cast<std::chrono::milliseconds>(args_.timeout).count());
-  }
-
   /// For a reader of no tensor.
   [[nodiscard]] ho_object_options look_at(const std::string& name) const {
     ho_object_options options{};
@@ -198,7 +193,7 @@ class ObjectReshard {
       ho_object_options options = from_;
       options.rank = part.rank;
       readers_.emplace_back(pool_.get(), options, tensors_in(part));
-      static_cast<void>(readers_.back().acquire(version_, timeout_ms(), version_));
+      static_cast<void>(readers_.back().acquire(version_, timeout_ms(args_), version_));
     }
   }
 

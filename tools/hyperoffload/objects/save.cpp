@@ -1,7 +1,4 @@
 // objects save: reads a published version under a layout of one's own, into a file a rank.
-#include <google/protobuf/struct.pb.h>
-#include <google/protobuf/util/json_util.h>
-
 #include <algorithm>
 #include <chrono>
 #include <hyperoffload/objects.hpp>
@@ -73,8 +70,7 @@ class Save {
   }
 
   [[nodiscard]] Result<Saved> run(const NewFolder& folder) {
-    const auto timeout = static_cast<std::uint32_t>(
-        std::chrono::duration_cast<std::chrono::milliseconds>(args_.timeout).count());
+    const std::uint32_t timeout = timeout_ms(args_);
     // Open until the end: its publisher keeps the version meanwhile, if it keeps it whole.
     hyperoffload::Subscriber whole(pool_, options_, {});
     const std::uint64_t asked = args_.version.value_or(0);
@@ -109,12 +105,6 @@ class Save {
   }
 
  private:
-  static std::uint64_t fetched_bytes_of(const hyperoffload::Subscriber& reader) {
-    google::protobuf::Struct text;
-    if (!google::protobuf::util::JsonStringToMessage(reader.text(), &text).ok()) return 0;
-    return static_cast<std::uint64_t>(text.fields().at("fetched_bytes").number_value());
-  }
-
   /// A file and a reader for each rank.
   Result<void> make_files(const NewFolder& folder) {
     std::vector<std::vector<layout::Shape>> parts;  // by tensor, position
