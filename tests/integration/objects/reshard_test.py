@@ -286,6 +286,19 @@ class Reshard(unittest.TestCase):
                     reader.read()
                 self.assertEqual(got, {name: one.tobytes() for name, one in tensors.items()})
 
+    def test_one_ranks_reader_has_memory_at_a_time(self):
+        """Each that fetches parts of rows takes 16 MiB for them; the new parts are 16 segments."""
+        tensor = {"t": hyperoffload.Tile(bytes(64 * 4096), "", (64, 4096))}
+        self.addCleanup((writer := hyperoffload.Publisher(self.address, "columns", tensor)).close)
+        writer.publish(1)
+        peaks = []
+        for ranks in 1, 16:
+            with self.held("columns", f"columns-{ranks}", "--mesh", f"{ranks}:x", "--layout", "-;x") as (process, said):
+                self.assertEqual(said["stored_bytes"], 64 * 4096)
+                status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
+                peaks.append(next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmHWM")))
+        self.assertLess(peaks[1] - peaks[0], 128 << 20)
+
     def test_a_version_that_is_lost_ends_the_command(self):
         self.publish("lost")
         with subprocess.Popen([*self.command("lost", "lost-2x4", "--mesh", "2x4:dp,tp"), "-o", "json"], stdout=subprocess.PIPE,

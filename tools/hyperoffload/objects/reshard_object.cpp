@@ -7,12 +7,15 @@
 #include <functional>
 #include <hyperoffload/objects.hpp>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "client/objects/tiles.hpp"
+#include "common/base/check.hpp"
 #include "common/base/clock.hpp"
 #include "common/base/units.hpp"
 #include "common/cli/layout.hpp"
@@ -50,8 +53,11 @@ struct TileBuffer {
 struct NewPart {
   std::uint32_t rank = 0;
   std::vector<std::uint64_t> tile_bytes;  ///< by tensor
+  std::vector<std::size_t> stored;        ///< tensors whose tiles no earlier rank has
   std::uint64_t bytes = 0;
-  std::uint64_t stored_bytes = 0;  ///< without tiles that an earlier rank has, too
+  std::uint64_t stored_bytes = 0;  ///< those of `stored`
+  /// Reads `stored` until the rank is published; nullptr: there is nothing to read.
+  std::unique_ptr<hyperoffload::Subscriber> reader;
 };
 
 /// Ends calls of the library soon after a signal. What it stops outlives it.
@@ -116,10 +122,10 @@ class ObjectReshard {
       for (at_ = 0; at_ < parts_.size(); ++at_) {
         if (stop_flag()) return Error(Errc::kCanceled, "a signal ended it");
         publishers_[at_].publish(version_);
+        close_reader(parts_[at_]);
       }
     }
     took_ = clock_.now() - begun;
-    readers_.clear();
     // Fails where another run has published parts of it meanwhile, on other nodes.
     static_cast<void>(new_->acquire(version_, timeout_ms(args_), version_));
     new_->release();
@@ -150,23 +156,37 @@ class ObjectReshard {
   /// The tiles of all ranks, and the memory for the largest of them.
   Result<void> lay_out() {
     for (const std::uint32_t rank : input_.mesh.ranks) parts_.emplace_back().rank = rank;
-    for (const LaidTensor& tensor : tensors_) {
-      const auto sizes = parts_of(input_.mesh, tensor);
-      if (!sizes) {
-        return Error(sizes.error().code(), "tensor \"" + tensor.name + "\" over --mesh " +
-                                               args_.mesh + ": " + sizes.error().context() +
-                                               "; --layout gives others");
-      }
-      for (std::size_t i = 0; i < parts_.size(); ++i) {
-        const std::uint64_t bytes = bytes_of(tensor, (*sizes)[i]);
-        parts_[i].tile_bytes.push_back(bytes);
-        parts_[i].bytes += bytes;
-        buffer_.bytes = std::max(buffer_.bytes, bytes);
-      }
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+      const auto ok = lay_out(i);
+      if (ok) continue;
+      return Error(ok.error().code(), "tensor \"" + tensors_[i].name + "\" over --mesh " +
+                                          args_.mesh + ": " + ok.error().context() +
+                                          "; --layout gives others");
     }
     if (buffer_.bytes == 0) return {};
     buffer_.memory.reset(new std::byte[buffer_.bytes]);  // not zeroed: pages come as they are used
     pool_.register_memory(buffer_.memory.get(), buffer_.bytes);
+    return {};
+  }
+
+  Result<void> lay_out(std::size_t tensor) {
+    const LaidTensor& one = tensors_[tensor];
+    const auto sizes = parts_of(input_.mesh, one);
+    if (!sizes) return sizes.error();
+    const auto placement = client::placement_of(
+        input_.mesh, {one.name, one.layout, one.shape,
+                      static_cast<std::uint32_t>(one.element_bytes), one.dtype});
+    if (!placement) return placement.error();
+    for (std::size_t i = 0; i < parts_.size(); ++i) {
+      const std::uint64_t bytes = bytes_of(one, (*sizes)[i]);
+      NewPart& part = parts_[i];
+      part.tile_bytes.push_back(bytes);
+      part.bytes += bytes;
+      buffer_.bytes = std::max(buffer_.bytes, bytes);
+      if (bytes == 0 || client::holder_of(*placement, i) != i) continue;
+      part.stored.push_back(tensor);
+      part.stored_bytes += bytes;
+    }
     return {};
   }
 
@@ -187,14 +207,26 @@ class ObjectReshard {
     return out;
   }
 
-  /// All have the version open before the first one reads.
+  /// All have the version open before the first one reads. Each part that any of them reads is
+  /// kept by its publisher meanwhile.
   void open_readers() {
-    for (const NewPart& part : parts_) {
+    for (NewPart& part : parts_) {
+      if (part.stored.empty()) continue;
+      const std::vector<ho_tensor> all = tensors_in(part);
+      std::vector<ho_tensor> wanted;
+      for (const std::size_t tensor : part.stored) wanted.push_back(all[tensor]);
       ho_object_options options = from_;
       options.rank = part.rank;
-      readers_.emplace_back(pool_.get(), options, tensors_in(part));
-      static_cast<void>(readers_.back().acquire(version_, timeout_ms(args_), version_));
+      part.reader = std::make_unique<hyperoffload::Subscriber>(pool_.get(), options, wanted);
+      static_cast<void>(part.reader->acquire(version_, timeout_ms(args_), version_));
     }
+  }
+
+  /// Gives back its memory, and lets go of what it alone has open.
+  void close_reader(NewPart& part) {
+    std::unique_ptr<hyperoffload::Subscriber> reader;
+    const std::lock_guard lock(stopping_);
+    reader.swap(part.reader);
   }
 
   /// Takes the pool's memory for all of it.
@@ -214,17 +246,24 @@ class ObjectReshard {
 
   ho_status fill(std::size_t tensor) {
     if (stop_flag()) return HO_CANCELED;
-    NewPart& part = parts_[at_];
+    const NewPart& part = parts_[at_];
+    const auto found = std::ranges::lower_bound(part.stored, tensor);
+    HO_CHECK(found != part.stored.end() && *found == tensor);
+    const auto wanted = static_cast<std::size_t>(found - part.stored.begin());
+    if (wanted == 0) written_bytes_ = 0;  // also where the daemon's restart makes it begin anew
     console_.progress("rank " + std::to_string(part.rank) + ", " + std::to_string(at_ + 1) +
-                      " of " + std::to_string(parts_.size()) + ": " +
-                      format_bytes(part.stored_bytes) + " written, " + tensors_[tensor].name);
-    const ho_status status = ho_object_read_tensor(readers_[at_].get(), tensor);
-    if (status == HO_OK) part.stored_bytes += part.tile_bytes[tensor];
+                      " of " + std::to_string(parts_.size()) + ": " + format_bytes(written_bytes_) +
+                      " written, " + tensors_[tensor].name);
+    const ho_status status = ho_object_read_tensor(part.reader->get(), wanted);
+    if (status == HO_OK) written_bytes_ += part.tile_bytes[tensor];
     return status;
   }
 
   void stop_all() {
-    for (hyperoffload::Subscriber& reader : readers_) reader.stop();
+    const std::lock_guard lock(stopping_);
+    for (const NewPart& part : parts_) {
+      if (part.reader) part.reader->stop();
+    }
     for (hyperoffload::Publisher& publisher : publishers_) publisher.stop();
   }
 
@@ -240,9 +279,10 @@ class ObjectReshard {
   std::vector<LaidTensor> tensors_;
   std::vector<NewPart> parts_;
   std::optional<hyperoffload::Subscriber> new_;      ///< looks for the new version
-  std::vector<hyperoffload::Subscriber> readers_;    ///< parallel to parts_
   std::vector<hyperoffload::Publisher> publishers_;  ///< the same
   std::size_t at_ = 0;                               ///< the part that is published
+  std::uint64_t written_bytes_ = 0;                  ///< of that part, by the last try
+  std::mutex stopping_;                              ///< held to change what stop_all() walks over
   Duration took_{};
 };
 
