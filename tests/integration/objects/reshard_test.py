@@ -299,6 +299,16 @@ class Reshard(unittest.TestCase):
                 peaks.append(next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmHWM")))
         self.assertLess(peaks[1] - peaks[0], 128 << 20)
 
+    def test_ranks_that_store_nothing_do_not_read(self):
+        self.publish("idle")
+        with self.held("idle", "idle-8x2", "--mesh", "8x2:tp,dp", "--only", "bias") as (_, said):
+            self.assertEqual([one["stored_bytes"] for one in said["ranks"]], [10, 0] * 7 + [4, 0])
+            self.assertEqual(said["stored_bytes"], 74)
+            # Chunks are fetched whole: the source's tiles have 19 and 18 elements.
+            fetched = [one["fetched_bytes"] for one in said["ranks"]]
+            self.assertEqual((fetched, said["fetched_bytes"]), ([38, 0] * 3 + [74, 0] + [36, 0] * 4, 38 * 3 + 74 + 36 * 4))
+            self.check("idle-8x2", "8x2:tp,dp", ranks_of(8, 2, ("tp", "dp")), SOURCE, names=("bias",))
+
     def test_a_version_that_is_lost_ends_the_command(self):
         self.publish("lost")
         with subprocess.Popen([*self.command("lost", "lost-2x4", "--mesh", "2x4:dp,tp"), "-o", "json"], stdout=subprocess.PIPE,

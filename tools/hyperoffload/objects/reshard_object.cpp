@@ -55,7 +55,8 @@ struct NewPart {
   std::vector<std::uint64_t> tile_bytes;  ///< by tensor
   std::vector<std::size_t> stored;        ///< tensors whose tiles no earlier rank has
   std::uint64_t bytes = 0;
-  std::uint64_t stored_bytes = 0;  ///< those of `stored`
+  std::uint64_t stored_bytes = 0;   ///< those of `stored`
+  std::uint64_t fetched_bytes = 0;  ///< for them: with the rows that they lie in
   /// Reads `stored` until the rank is published; nullptr: there is nothing to read.
   std::unique_ptr<hyperoffload::Subscriber> reader;
 };
@@ -222,11 +223,12 @@ class ObjectReshard {
     }
   }
 
-  /// Gives back its memory, and lets go of what it alone has open.
+  /// It has read. Gives back its memory, and lets go of what it alone has open.
   void close_reader(NewPart& part) {
     std::unique_ptr<hyperoffload::Subscriber> reader;
     const std::lock_guard lock(stopping_);
     reader.swap(part.reader);
+    if (reader) part.fetched_bytes = fetched_bytes_of(*reader);
   }
 
   /// Takes the pool's memory for all of it.
@@ -288,7 +290,11 @@ class ObjectReshard {
 
 void ObjectReshard::show() const {
   std::uint64_t stored = 0;
-  for (const NewPart& part : parts_) stored += part.stored_bytes;
+  std::uint64_t fetched = 0;
+  for (const NewPart& part : parts_) {
+    stored += part.stored_bytes;
+    fetched += part.fetched_bytes;
+  }
   const double seconds = std::chrono::duration<double>(took_).count();
   if (console_.json()) {
     JsonWriter json;
@@ -298,6 +304,7 @@ void ObjectReshard::show() const {
         .field("as", args_.as)
         .field("mesh", args_.mesh)
         .field("stored_bytes", stored)
+        .field("fetched_bytes", fetched)
         .field("memory_bytes", buffer_.bytes)
         .field("seconds", seconds)
         .key("ranks")
@@ -307,6 +314,7 @@ void ObjectReshard::show() const {
           .field("rank", part.rank)
           .field("bytes", part.bytes)
           .field("stored_bytes", part.stored_bytes)
+          .field("fetched_bytes", part.fetched_bytes)
           .end();
     }
     json.end().end();
@@ -316,11 +324,15 @@ void ObjectReshard::show() const {
   Facts facts("version " + std::to_string(version_) + " of " + args_.name + " as " + args_.as);
   facts.add("stored", format_bytes(stored) + ", " +
                           format_rate(static_cast<double>(stored) / seconds, "B/s"));
+  facts.add("fetched", format_bytes(fetched));
   facts.add("by way of", format_bytes(buffer_.bytes) + " of this command's memory");
-  Table table({{"RANK", Table::kRight}, {"BYTES", Table::kRight}, {"STORED", Table::kRight}});
+  Table table({{"RANK", Table::kRight},
+               {"BYTES", Table::kRight},
+               {"STORED", Table::kRight},
+               {"FETCHED", Table::kRight}});
   for (const NewPart& part : parts_) {
-    table.add(
-        {std::to_string(part.rank), format_bytes(part.bytes), format_bytes(part.stored_bytes)});
+    table.add({std::to_string(part.rank), format_bytes(part.bytes), format_bytes(part.stored_bytes),
+               format_bytes(part.fetched_bytes)});
   }
   console_.print(facts.text(console_.format()) + table.text(console_.format()));
 }
@@ -401,7 +413,10 @@ void add_objects_reshard(Program& program, CLI::App& objects, const PoolOptions&
        "its tiles, in one piece. The new object has the version's number, and its secret. Bytes "
        "are fetched with one-sided gets, compared with the publisher's checksums and put into the "
        "pool, ranks on its nodes in turns: each tile once, one after another, by way of memory for "
-       "the largest. No file is written. The pool has both versions "
+       "the largest. A tile is read with the rows that it lies in: a rank that has a part of each "
+       "row "
+       "fetches all, unless the publisher cuts tiles in grids. No file is written. The pool has "
+       "both versions "
        "meanwhile; the first one's program may end once the result is shown. The new version lives "
        "as long as this command: until --hold is over, SIGINT or SIGTERM. Drains and upgrades of "
        "its "
