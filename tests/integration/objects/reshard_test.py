@@ -286,6 +286,25 @@ class Reshard(unittest.TestCase):
                     reader.read()
                 self.assertEqual(got, {name: one.tobytes() for name, one in tensors.items()})
 
+    def test_ctrl_c_is_heard_while_it_looks_for_what_it_published(self):
+        """Another run has a part of that version on another node: it is not found until that one ends."""
+        pool = self.start("left", "64MiB", 0, [(1, "right")])
+        right = self.start("right", "64MiB", 1, [(0, "left")])
+        self.publish("twice", address=pool)
+        tile = hyperoffload.Tile(bytes(8), "x", (16,))
+        other = hyperoffload.Publisher(right, "twice-anew", {"t": tile}, mesh="2:x", rank=1, run=8)
+        self.addCleanup(other.close)
+        other.publish(5)
+        self.assertIn(1, self.parts_by_node(right)[1])
+        with subprocess.Popen(self.command("twice", "twice-anew", "--mesh", "1x1:dp,tp", "--timeout", "300", pool=pool),
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            self.wait_for(lambda: len([one for one in self.objects(pool) if one["object"].endswith("/twice-anew")]) == 2)
+            process.send_signal(signal.SIGINT)
+            said = process.communicate(timeout=60)
+        self.assertEqual((process.returncode, said), (130, ("", "")))
+        # In order, not as a process that waits too long: its session has ended, too.
+        self.assertEqual([one["part"] for one in self.objects(pool) if one["object"].endswith("/twice-anew")], [1])
+
     def test_one_ranks_reader_has_memory_at_a_time(self):
         """Each that fetches parts of rows takes 16 MiB for them; the new parts are 16 segments."""
         tensor = {"t": hyperoffload.Tile(bytes(64 * 4096), "", (64, 4096))}

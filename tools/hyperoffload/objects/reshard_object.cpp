@@ -116,15 +116,13 @@ class ObjectReshard {
     }
     open_readers();
     catch_stop_signals();  // from here on there is something to give back
+    const Stopper stopper([this] { stop_all(); });
     open_publishers();
     const TimePoint begun = clock_.now();
-    {
-      const Stopper stopper([this] { stop_all(); });
-      for (at_ = 0; at_ < parts_.size(); ++at_) {
-        if (stop_flag()) return Error(Errc::kCanceled, "a signal ended it");
-        publishers_[at_].publish(version_);
-        close_reader(parts_[at_]);
-      }
+    for (at_ = 0; at_ < parts_.size(); ++at_) {
+      if (stop_flag()) return Error(Errc::kCanceled, "a signal ended it");
+      publishers_[at_].publish(version_);
+      close_reader(parts_[at_]);
     }
     took_ = clock_.now() - begun;
     // Fails where another run has published parts of it meanwhile, on other nodes.
@@ -231,7 +229,7 @@ class ObjectReshard {
     if (reader) part.fetched_bytes = fetched_bytes_of(*reader);
   }
 
-  /// Takes the pool's memory for all of it.
+  /// Takes the pool's memory for all of it. A signal ends it early.
   void open_publishers() {
     to_.run = random_u64() | 1U;  // not 0
     to_.versions = 1;
@@ -241,8 +239,11 @@ class ObjectReshard {
     };
     to_.fill_context = this;
     for (const NewPart& part : parts_) {
+      if (stop_flag()) return;
       to_.rank = part.rank;
-      publishers_.emplace_back(pool_.get(), to_, tensors_in(part));
+      hyperoffload::Publisher opened(pool_.get(), to_, tensors_in(part));
+      const std::lock_guard lock(stopping_);
+      publishers_.push_back(std::move(opened));
     }
   }
 
@@ -267,6 +268,7 @@ class ObjectReshard {
       if (part.reader) part.reader->stop();
     }
     for (hyperoffload::Publisher& publisher : publishers_) publisher.stop();
+    new_->stop();
   }
 
   const ObjectReshardArguments& args_;
