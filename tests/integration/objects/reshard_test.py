@@ -329,15 +329,17 @@ class Reshard(unittest.TestCase):
             self.check("idle-8x2", "8x2:tp,dp", ranks_of(8, 2, ("tp", "dp")), SOURCE, names=("bias",))
 
     def test_a_version_that_is_lost_ends_the_command(self):
+        """While it is held, and at the end of that time."""
         self.publish("lost")
-        with subprocess.Popen([*self.command("lost", "lost-2x4", "--mesh", "2x4:dp,tp"), "-o", "json"], stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, text=True) as process:
-            self.assertNotEqual(process.stdout.readline(), "")
-            session, = {one["session_id"] for one in self.named("lost-2x4")}
-            subprocess.run([CLI, "evict", f"0:{session}", "--pool", self.address], check=True, capture_output=True)
-            out, err = process.communicate(timeout=60)
-        self.assertEqual((process.returncode, out), (4, ""), err)
-        self.assertIn("the version is gone", err)
+        for hold in ((), ("--hold", "10")):
+            with subprocess.Popen([*self.command("lost", "lost-2x4", "--mesh", "2x4:dp,tp", *hold), "-o", "json"],
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+                self.assertNotEqual(process.stdout.readline(), "")
+                session, = {one["session_id"] for one in self.named("lost-2x4")}
+                subprocess.run([CLI, "evict", f"0:{session}", "--pool", self.address], check=True, capture_output=True)
+                out, err = process.communicate(timeout=60)
+            self.assertEqual((process.returncode, out), (4, ""), err)
+            self.assertIn("the version is gone", err)
 
 
 if __name__ == "__main__":

@@ -31,9 +31,10 @@ namespace ho::cli {
 
 namespace {
 
-/// How often it looks whether the new version is there, and how long that may be in doubt: a daemon
-/// that is restarted has it again sooner.
+/// How often it looks whether the new version is there.
 constexpr Duration kLookEvery = std::chrono::seconds(2);
+/// How long that may be in doubt: three times what a session waits for the next daemon of its node
+/// (kResumeTime, 5 s), since looks take time and publishers announce their parts one by one.
 constexpr Duration kMissingMax = std::chrono::seconds(15);
 constexpr Duration kStopLatency = std::chrono::milliseconds(50);
 
@@ -110,7 +111,7 @@ class ObjectReshard {
     if (auto ok = keep_only(args_.only, tensors_); !ok) return ok;
     if (auto ok = lay_out(); !ok) return ok;
     new_.emplace(pool_.get(), look_at(args_.as), std::vector<ho_tensor>());
-    if (is_there(0)) {
+    if (is_there()) {
       return Error(Errc::kAlreadyExists, "--as: version " + std::to_string(version_) + " of " +
                                              args_.as + " is there already");
     }
@@ -145,9 +146,9 @@ class ObjectReshard {
   }
 
   /// Whether the new version is complete.
-  bool is_there(std::uint32_t wait_ms) {
+  bool is_there() {
     std::uint64_t found = 0;
-    const ho_status status = ho_acquire(new_->get(), version_, version_, wait_ms, &found);
+    const ho_status status = ho_acquire(new_->get(), version_, version_, 0, &found);
     new_->release();
     return status == HO_OK;
   }
@@ -347,16 +348,17 @@ int ObjectReshard::hold() {
   TimePoint look = seen + kLookEvery;
   while (!stop_flag()) {
     std::this_thread::sleep_for(kStopLatency);
-    if (ends && clock_.now() >= end) return kExitDone;
-    if (clock_.now() < look) continue;
-    if (is_there(0)) seen = clock_.now();
-    look = clock_.now() + kLookEvery;
-    if (look - seen > kMissingMax) {
-      is_there(0);
+    const bool over = ends && clock_.now() >= end;
+    if (!over && clock_.now() < look) continue;
+    if (is_there()) {
+      if (over) return kExitDone;
+      seen = clock_.now();
+    } else if (over || clock_.now() - seen > kMissingMax) {
       return console_.complain(
           Error(Errc::kUnavailable, std::string("the version is gone: ") + ho_last_error()),
           kExitPoolFailed);
     }
+    look = clock_.now() + kLookEvery;
   }
   return kExitInterrupted;
 }
