@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import pty
+import resource
 import signal
 import subprocess
 import sys
@@ -317,6 +318,20 @@ class Reshard(unittest.TestCase):
                 status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
                 peaks.append(next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmHWM")))
         self.assertLess(peaks[1] - peaks[0], 128 << 20)
+
+    def test_a_tile_that_this_machine_has_no_memory_for(self):
+        def limited():
+            resource.setrlimit(resource.RLIMIT_DATA, (90 << 20, 90 << 20))
+
+        if subprocess.run([CLI, "--version"], capture_output=True, preexec_fn=limited, check=False).returncode != 0:
+            self.skipTest("the command does not run with so little memory, as with a sanitizer")
+        self.addCleanup((writer := hyperoffload.Publisher(self.address, "vast", {"small": bytes(8), "large": bytes(100 << 20)},
+                                                          versions=1)).close)
+        writer.publish(1)
+        done = subprocess.run([*self.command("vast", "vast-anew", "--mesh", "1:x"), "-o", "json"], capture_output=True, text=True,
+                              preexec_fn=limited, timeout=120, check=False)
+        self.assertEqual((done.returncode, done.stdout), (4, ""), done)
+        self.assertRegex(done.stderr, 'exhausted: no memory for the largest tile: 100 MiB, of tensor "large"')
 
     def test_ranks_that_store_nothing_do_not_read(self):
         self.publish("idle")

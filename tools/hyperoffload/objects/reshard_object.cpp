@@ -8,6 +8,7 @@
 #include <hyperoffload/objects.hpp>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <string>
 #include <thread>
@@ -98,7 +99,8 @@ class ObjectReshard {
     from_.link_bytes_per_s = to_.link_bytes_per_s = static_cast<std::uint64_t>(args.link);
   }
 
-  /// @return kAlreadyExists: there is such a version; kCanceled: a signal ended it.
+  /// @return kAlreadyExists: there is such a version; kExhausted: no memory for the largest tile;
+  /// kCanceled: a signal ended it.
   [[nodiscard]] Result<void> run() {
     // Open until all is read: its publisher keeps the version meanwhile, if it keeps it whole.
     hyperoffload::Subscriber whole(pool_.get(), look_at(args_.name), {});
@@ -164,9 +166,15 @@ class ObjectReshard {
                                           "; --layout gives others");
     }
     if (buffer_.bytes == 0) return {};
-    buffer_.memory.reset(new std::byte[buffer_.bytes]);  // not zeroed: pages come as they are used
-    pool_.register_memory(buffer_.memory.get(), buffer_.bytes);
-    return {};
+    // Not zeroed: pages come as they are used.
+    buffer_.memory.reset(new (std::nothrow) std::byte[buffer_.bytes]);
+    if (buffer_.memory) {
+      pool_.register_memory(buffer_.memory.get(), buffer_.bytes);
+      return {};
+    }
+    return Error(Errc::kExhausted,
+                 "no memory for the largest tile: " + format_bytes(buffer_.bytes) +
+                     ", of tensor \"" + tensors_[largest_].name + "\"");
   }
 
   Result<void> lay_out(std::size_t tensor) {
@@ -182,7 +190,10 @@ class ObjectReshard {
       NewPart& part = parts_[i];
       part.tile_bytes.push_back(bytes);
       part.bytes += bytes;
-      buffer_.bytes = std::max(buffer_.bytes, bytes);
+      if (bytes > buffer_.bytes) {
+        buffer_.bytes = bytes;
+        largest_ = tensor;
+      }
       if (bytes == 0 || client::holder_of(*placement, i) != i) continue;
       part.stored.push_back(tensor);
       part.stored_bytes += bytes;
@@ -286,6 +297,7 @@ class ObjectReshard {
   std::optional<hyperoffload::Subscriber> new_;      ///< looks for the new version
   std::vector<hyperoffload::Publisher> publishers_;  ///< the same
   std::size_t at_ = 0;                               ///< the part that is published
+  std::size_t largest_ = 0;                          ///< the tensor of the largest tile
   std::uint64_t written_bytes_ = 0;                  ///< of that part, by the last try
   std::mutex stopping_;                              ///< held to change what stop_all() walks over
   Duration took_{};
@@ -378,7 +390,11 @@ int run_object_reshard(Console& console, const ObjectReshardArguments& args) {
     ObjectReshard reshard(args, *input, console, *pool, buffer);
     const auto done = reshard.run();
     if (stop_flag()) return kExitInterrupted;
-    if (!done) return complain_about_object(console, args, done.error(), kExitBadInput);
+    if (!done) {
+      const bool lacks_room = done.error().code() == Errc::kExhausted;
+      return complain_about_object(console, args, done.error(),
+                                   lacks_room ? kExitPoolFailed : kExitBadInput);
+    }
     reshard.show();
     if (!console.flush()) return kExitDone;  // which says so
     return reshard.hold();
@@ -431,7 +447,8 @@ void add_objects_reshard(Program& program, CLI::App& objects, const PoolOptions&
        {{kExitDone, "the version was held for the time of --hold"},
         {kExitNo, "there is no such version, it went meanwhile, or its bytes are damaged"},
         {kExitPoolFailed,
-         "the pool cannot be reached, or has no room; a node is lost, and with it the version"}}});
+         "the pool cannot be reached, or has no room; this machine has no memory for a tile; a "
+         "node is lost, and with it the version"}}});
 }
 
 }  // namespace ho::cli
