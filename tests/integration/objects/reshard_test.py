@@ -215,6 +215,11 @@ class Reshard(unittest.TestCase):
         with self.held("large", "whole", "--mesh", "1x1:dp,tp", pool=small):  # one part has room
             self.assertEqual(len(self.objects(small)), 9)
 
+    def test_more_ranks_than_a_node_can_have(self):
+        self.publish("wide")
+        said = self.refused("wide", "new", "--mesh", "1025x1:dp,tp", code=4)
+        self.assertIn("1025 ranks; a node has at most 1024 parts of a version, and the pool 1 node", said)
+
     def test_the_new_version_leaves_a_drained_node(self):
         pool = self.start("first", "64MiB", 0, [(1, "second")])
         self.start("second", "64MiB", 1, [(0, "first")])

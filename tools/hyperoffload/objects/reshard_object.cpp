@@ -37,6 +37,8 @@ constexpr Duration kLookEvery = std::chrono::seconds(2);
 /// How long that may be in doubt: three times what a session waits for the next daemon of its node
 /// (kResumeTime, 5 s), since looks take time and publishers announce their parts one by one.
 constexpr Duration kMissingMax = std::chrono::seconds(15);
+/// Parts of a version that a reader finds on one node: ObjectDirectory::kFoundMax.
+constexpr std::size_t kPartsPerNodeMax = 1024;
 constexpr Duration kStopLatency = std::chrono::milliseconds(50);
 
 struct ObjectReshardArguments : ObjectArguments {
@@ -99,8 +101,8 @@ class ObjectReshard {
     from_.link_bytes_per_s = to_.link_bytes_per_s = static_cast<std::uint64_t>(args.link);
   }
 
-  /// @return kAlreadyExists: there is such a version; kExhausted: no memory for the largest tile;
-  /// kCanceled: a signal ended it.
+  /// @return kAlreadyExists: there is such a version; kExhausted: no memory for the largest tile,
+  /// or too few nodes; kCanceled: a signal ended it.
   [[nodiscard]] Result<void> run() {
     // Open until all is read: its publisher keeps the version meanwhile, if it keeps it whole.
     hyperoffload::Subscriber whole(pool_.get(), look_at(args_.name), {});
@@ -117,6 +119,7 @@ class ObjectReshard {
       return Error(Errc::kAlreadyExists, "--as: version " + std::to_string(version_) + " of " +
                                              args_.as + " is there already");
     }
+    if (auto ok = check_nodes(); !ok) return ok;
     open_readers();
     catch_stop_signals();  // from here on there is something to give back
     const Stopper stopper([this] { stop_all(); });
@@ -153,6 +156,18 @@ class ObjectReshard {
     const ho_status status = ho_acquire(new_->get(), version_, version_, 0, &found);
     new_->release();
     return status == HO_OK;
+  }
+
+  /// Readers would never find a version with more parts on a node than one answer has.
+  Result<void> check_nodes() const {
+    if (parts_.size() <= kPartsPerNodeMax) return {};
+    const std::size_t nodes = pool_.room().nodes;
+    if (parts_.size() <= kPartsPerNodeMax * nodes) return {};
+    return Error(Errc::kExhausted, "--mesh " + args_.mesh + ": " + std::to_string(parts_.size()) +
+                                       " ranks; a node has at most " +
+                                       std::to_string(kPartsPerNodeMax) +
+                                       " parts of a version, and the pool " +
+                                       std::to_string(nodes) + (nodes == 1 ? " node" : " nodes"));
   }
 
   /// The tiles of all ranks, and the memory for the largest of them.
