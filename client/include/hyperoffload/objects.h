@@ -70,8 +70,9 @@ typedef struct ho_object_options {
      others. 0: drawn by the library, only for a mesh of one rank. */
   uint64_t run;
   uint32_t versions; /* publishers: versions kept, each in its own memory; 0: 2; at most 1024 */
-  /* ho_object_read and ho_publish are held to this rate, so that they leave the links to steps of
-     other jobs; 0: no limit. `hyperoffload analyze-programs` finds that of readers. */
+  /* ho_object_read, ho_object_read_tensor and ho_publish are held to this rate, so that they leave
+     the links to steps of other jobs; 0: no limit. `hyperoffload analyze-programs` finds that of
+     readers. */
   uint64_t link_bytes_per_s;
   uint32_t chunks; /* publishers: a ho_chunking, the same in all ranks */
   /* Readers: axes of the mesh along which ranks have the same tiles, and share the work of reading
@@ -90,13 +91,13 @@ typedef struct ho_object_options {
      etcd for 5 s keeps its versions, and another run may publish them, too. 0: versions of two runs
      exclude each other on one node alone. */
   uint32_t exclusive;
-  /* Publishers: ho_publish calls it on its own thread before it copies a tile: it writes that tile
-     to its memory, of the tensor with this index at ho_publisher_open. So a rank publishes more
-     than it has memory for: tiles may share theirs, which no transfer uses then. Not called for
-     tiles without bytes, and those that another rank stores; again, from the first one, where the
-     node's daemon was restarted. It must neither throw nor use this publisher. ho_publish ends with
-     the status that it returns, if that is not HO_OK, and this rank's part is not visible. NULL:
-     the tiles are in their memory. */
+  /* Publishers: ho_publish calls fill(fill_context, i) on the calling thread just before it copies
+     tile i, by the tensors' order at ho_publisher_open. fill writes the tile to its memory. No
+     transfer uses any tile's memory then, so tiles may share it: a rank publishes more than it has
+     memory for. Not called for tiles without bytes, and those that another rank stores; again, from
+     the first one, where the node's daemon was restarted. fill must neither throw nor use this
+     publisher. Where it does not return HO_OK, ho_publish ends with its status, and this rank's
+     part is not visible. NULL: the tiles are in their memory. */
   ho_status (*fill)(void* fill_context, size_t tensor);
   void* fill_context;
   /* Publishers: 1: ranks' parts are on the nodes of the pool in turns, so that nodes have about as
@@ -149,7 +150,9 @@ HO_API ho_status ho_publisher_open(ho_pool* pool, const ho_object_options* optio
  * HO_UNSUPPORTED       `exclusive` is set, and the nodes are not listed in etcd.
  * HO_CANCELED          ho_publisher_stop ended it, and this rank's part is not visible: the same
  *                      version may be published again. The oldest one may have made room already.
- * HO_UNAVAILABLE, HO_DEADLINE   the node is lost or did not answer: go on with the next version. */
+ * HO_UNAVAILABLE, HO_DEADLINE   the node is lost or did not answer: go on with the next version.
+ * the status of `fill`          where it is not HO_OK: this rank's part is not visible, and the
+ *                               same version may be published again, as after HO_CANCELED. */
 HO_API ho_status ho_publish(ho_publisher* publisher, uint64_t version);
 /* Makes a ho_publish that is under way end soon, with HO_CANCELED unless its bytes are all in the
  * pool. What it has begun to move comes to its end first: 16 MiB at most. A ho_publish that begins
@@ -204,9 +207,10 @@ HO_API ho_status ho_object_read(ho_subscriber* subscriber);
  * HO_OUT_OF_RANGE  there is no such tensor.
  * HO_UNSUPPORTED   the reader has relays. */
 HO_API ho_status ho_object_read_tensor(ho_subscriber* subscriber, size_t tensor);
-/* Makes a ho_acquire or ho_object_read that is under way end soon, with HO_CANCELED unless it is
- * about to end. What it has begun to move comes to its end first: 16 MiB at most, with relays three
- * times as much. A call that begins later is not stopped. NULL is allowed. */
+/* Makes a ho_acquire, ho_object_read or ho_object_read_tensor that is under way end soon, with
+ * HO_CANCELED unless it is about to end. What it has begun to move comes to its end first: 16 MiB
+ * at most, with relays three times as much. A call that begins later is not stopped. NULL is
+ * allowed. */
 HO_API void ho_subscriber_stop(ho_subscriber* subscriber);
 /* Closes the open version, if there is one. */
 HO_API void ho_object_release(ho_subscriber* subscriber);

@@ -448,14 +448,15 @@ void add_objects_reshard(Program& program, CLI::App& objects, const PoolOptions&
        "its tiles, in one piece. The new object has the version's number, and its secret. Bytes "
        "are fetched with one-sided gets, compared with the publisher's checksums and put into the "
        "pool, ranks on its nodes in turns: each tile once, one after another, by way of memory for "
-       "the largest. A tile is read with the rows that it lies in: a rank that has a part of each "
-       "row "
-       "fetches all, unless the publisher cuts tiles in grids. No file is written. The pool has "
-       "both versions "
-       "meanwhile; the first one's program may end once the result is shown. The new version lives "
-       "as long as this command: until --hold is over, SIGINT or SIGTERM. Drains and upgrades of "
-       "its "
-       "node do not end it. --timeout is how long to wait for a version.",
+       "the largest. A tile is read with the rows that it lies in: where ranks get parts of rows, "
+       "each fetches whole ones, unless the publisher uses HO_CHUNKS_GRID. No file is written. The "
+       "pool has both versions meanwhile, and a node each rank's part as a whole; the first one's "
+       "program may end once the result is shown. Until then it is open: a publisher that keeps "
+       "one version waits (HO_BUSY), and one that makes them faster must keep more. If a node that "
+       "has the first version is upgraded or restarted meanwhile, the command ends: run it again. "
+       "The new version lives as long as this command: until --hold is over, SIGINT or SIGTERM. "
+       "Drains and upgrades of its node do not end it. --timeout is how long to wait for a "
+       "version.",
        {"hyperoffload objects reshard policy --as policy-2x4 --mesh 2x4:dp,tp",
         "hyperoffload objects reshard policy --version 700 --as frozen --mesh 8:tp \\\n"
         "    --layout 'tp;-' --layout tp"},
