@@ -15,6 +15,8 @@
 #include "client/pool/leavers.hpp"
 #include "client/pool/pool.hpp"
 #include "common/base/result.hpp"
+#include "common/layout/layout.hpp"
+#include "common/layout/reshard.hpp"
 #include "proto/control/object_manifest.hpp"
 
 namespace ho::client {
