@@ -202,6 +202,7 @@ void Storages::open_spare_window(std::uint64_t bytes) {
 
 std::vector<NodeIndex> Storages::drained_windows() const {
   std::vector<NodeIndex> nodes;
+  nodes.reserve(windows_.size());
   for (const Window& window : windows_) {
     if (pool_.is_drained(window.node) && flash_on(window.node).empty())
       nodes.push_back(window.node);
