@@ -53,10 +53,11 @@ Result<void> HomeHeap::reserve(std::uint64_t bytes) {
   return grow(bytes, chunks_.empty() && !node_ ? bytes : whole_segments(bytes));
 }
 
-/// Nodes give whole segments: with less than one of each, the rest of it would lie idle.
+/// Nodes give whole segments: the rest of one would lie idle.
 std::uint64_t HomeHeap::whole_segments(std::uint64_t bytes) const {
   const auto nodes = node_ ? std::vector{*node_} : pool_.candidates(nearness_);
-  return std::max(bytes, pool_.segment_bytes_of(nodes));
+  const std::uint64_t segments = std::max<std::uint64_t>(pool_.segment_bytes_of(nodes), kAlign);
+  return (bytes + segments - 1) / segments * segments;
 }
 
 Result<HomeRange> HomeHeap::allocate(std::uint64_t bytes) {
