@@ -87,8 +87,8 @@ class Stopper {
   std::thread thread_;
 };
 
-/// Reads a version tile by tile, as a publisher of the new one asks for them. The library's errors
-/// are exceptions; errors of words are not.
+/// Reads a version tile by tile, as a publisher of the new one asks for them. Throws the library's
+/// errors, and returns those of arguments.
 class ObjectReshard {
  public:
   ObjectReshard(const ObjectReshardArguments& args, const ObjectInput& input, Console& console,

@@ -10,13 +10,13 @@
 
 #include "common/base/prng.hpp"
 #include "common/schedule/validate.hpp"
+#include "tests/integration/client/flash/flash_nodes.hpp"
 #include "tests/integration/client/flash/flash_plans.hpp"
 #include "tests/integration/client/steps/job_acts.hpp"
 #include "tests/integration/client/steps/planned_job.hpp"
 #include "tests/integration/client/two_nodes.hpp"
 #include "tests/integration/flash/staging_client.hpp"
 #include "tests/support/schedule_builder.hpp"
-#include "tests/support/skip.hpp"
 #include "tests/support/stderr_capture.hpp"
 
 namespace {
@@ -25,6 +25,8 @@ using namespace ho;
 using namespace std::chrono_literals;
 using test::act;
 using test::connect_pool;
+using test::flash_on;
+using test::no_flash;
 using test::PlannedJob;
 using test::PoolHandle;
 using test::TwoNodes;
@@ -36,20 +38,6 @@ constexpr std::uint64_t kSlow = 2U << 20U;
 
 test::PoolSpec pool_of(int nodes) {
   return {.ddr_bytes = 64U << 20U, .lease_ms = 1500, .flash_bytes = kRoom, .nodes = nodes};
-}
-
-bool no_flash() {
-  const test::TempFolder folder;
-  test::make_file(folder.file("flash"), 2 * kMiB);
-  const std::string why = test::no_flash_here(folder.file("flash"));
-  if (!why.empty()) test::skip(why);
-  return !why.empty();
-}
-
-std::uint64_t flash_on(const TwoNodes& nodes, int node) {
-  const auto status = test::connect(nodes.address(node))->status(test::soon());
-  REQUIRE(status.ok());
-  return status->scratch_flash_bytes;
 }
 
 /// A node with flash of the job.

@@ -13,48 +13,26 @@
 
 #include "common/base/units.hpp"
 #include "proto/files/convert.hpp"
+#include "tests/integration/client/flash/flash_nodes.hpp"
 #include "tests/integration/client/flash/flash_plans.hpp"
+#include "tests/integration/client/framework.hpp"
 #include "tests/integration/client/steps/planned_job.hpp"
 #include "tests/integration/client/two_nodes.hpp"
 #include "tests/integration/flash/staging_client.hpp"
-#include "tests/support/host_memory.hpp"
-#include "tests/support/skip.hpp"
 
 namespace {
 
 using namespace ho;
 using test::connect_pool;
+using test::flash_on;
+using test::Framework;
+using test::no_flash;
 using test::PlannedJob;
 using test::PoolHandle;
 using test::TwoNodes;
 using Device = PlannedJob::Device;
 
 constexpr std::uint64_t kFlash = 64 * kMiB;
-
-bool no_flash() {
-  const test::TempFolder folder;
-  test::make_file(folder.file("flash"), 2 * kMiB);
-  const std::string why = test::no_flash_here(folder.file("flash"));
-  if (!why.empty()) test::skip(why);
-  return !why.empty();
-}
-
-std::uint64_t flash_on(const TwoNodes& nodes, int node) {
-  const auto status = test::connect(nodes.address(node))->status(test::soon());
-  REQUIRE(status.ok());
-  return status->scratch_flash_bytes;
-}
-
-/// A framework's allocator, as the callbacks of a runtime.
-struct Framework {
-  static void* take(void* context, ho_storage, std::uint64_t bytes) {
-    return static_cast<Framework*>(context)->host.allocate(bytes);
-  }
-  static void drop(void* context, ho_storage, void* memory) {
-    static_cast<Framework*>(context)->host.free(static_cast<std::byte*>(memory));
-  }
-  test::HostMemory host;
-};
 
 std::byte value_of(std::size_t storage, std::uint64_t at) {
   return static_cast<std::byte>(storage + 1 + (at * 7 >> 9U));
@@ -178,8 +156,7 @@ TEST_CASE("client flash: where memory and flash are full, evicting fails and the
   hyperoffload::Runtime runtime(pool, Framework::take, Framework::drop, &framework);
   constexpr std::uint64_t kBytes = 24 * kMiB;
   const ho_storage storage = runtime.declare("w", kBytes);
-  std::byte* const memory = framework.host.allocate(kBytes);
-  std::fill(memory, memory + kBytes, std::byte{3});
+  std::byte* const memory = framework.make(kBytes, std::byte{3});
   runtime.adopt(storage, memory);
   CHECK(ho_evict(runtime.get(), storage) == HO_EXHAUSTED);
   CHECK_THAT(ho_last_error(), Catch::Contains("pool has"));

@@ -9,15 +9,15 @@
 #include <vector>
 
 #include "proto/files/convert.hpp"
+#include "tests/integration/client/framework.hpp"
 #include "tests/integration/client/two_nodes.hpp"
-#include "tests/support/host_memory.hpp"
 #include "tests/support/schedule_builder.hpp"
 
 namespace {
 
 using namespace ho;
 using B = test::ScheduleBuilder;
-using test::HostMemory;
+using test::Framework;
 using test::TwoNodes;
 
 constexpr std::uint64_t kBytes = 64 << 10;
@@ -43,25 +43,6 @@ std::string away_for_one_op() {
   return encode_schedule(b.finish());
 }
 
-/// A framework's allocator, as the callbacks of a runtime.
-struct Framework {
-  HostMemory host;
-  bool refuses = false;
-
-  static void* take(void* context, ho_storage, std::uint64_t bytes) {
-    auto* const self = static_cast<Framework*>(context);
-    return self->refuses ? nullptr : self->host.allocate(bytes);
-  }
-  static void drop(void* context, ho_storage, void* memory) {
-    static_cast<Framework*>(context)->host.free(static_cast<std::byte*>(memory));
-  }
-  [[nodiscard]] std::byte* make(std::byte value) {
-    std::byte* const memory = host.allocate(kBytes);
-    std::fill(memory, memory + kBytes, value);
-    return memory;
-  }
-};
-
 bool holds(const void* memory, std::byte value) {
   const auto* const bytes = static_cast<const std::byte*>(memory);
   return bytes != nullptr &&
@@ -78,7 +59,7 @@ struct Job {
       : pool({address, "hosted", "auto", 0}),
         runtime(pool, Framework::take, Framework::drop, &framework),
         w(runtime.declare("w", kBytes)) {
-    runtime.adopt(w, framework.make(std::byte{7}));
+    runtime.adopt(w, framework.make(kBytes, std::byte{7}));
     const std::string schedule = away_for_one_op();
     plan.emplace(runtime, schedule.data(), schedule.size());
     x = plan->storage(kActivationId);
@@ -90,7 +71,7 @@ struct Job {
     plan->before(0);
     CHECK(holds(plan->operand(0, kWeightId), std::byte{7}));
     CHECK(plan->operand(0, kActivationId) == nullptr);
-    runtime.adopt(x, framework.make(value));
+    runtime.adopt(x, framework.make(kBytes, value));
     plan->after(0);
   }
   void run_step(std::byte value) {
@@ -98,7 +79,7 @@ struct Job {
     make_activation(value);
     plan->before(1);
     CHECK(framework.host.live_bytes() == kBytes);  // the activation has left
-    std::byte* const later = framework.make(std::byte{1});
+    std::byte* const later = framework.make(kBytes, std::byte{1});
     runtime.adopt(z, later);
     framework.host.free(later);
     plan->after(1);
@@ -143,7 +124,7 @@ TEST_CASE("hosted: a storage leaves and comes back without a plan, and a plan sh
   CHECK(holds(value.data(), std::byte{7}));
   // A storage that no plan has.
   const ho_storage other = job.runtime.declare("", kBytes);
-  job.runtime.adopt(other, job.framework.make(std::byte{9}));
+  job.runtime.adopt(other, job.framework.make(kBytes, std::byte{9}));
   job.runtime.evict(other);
   CHECK(holds(job.runtime.fetch(other), std::byte{9}));
   job.framework.host.free(static_cast<std::byte*>(job.runtime.state(other).memory));
@@ -164,7 +145,7 @@ TEST_CASE("hosted: leaving a step keeps its values, also in the pool, until the 
     job.plan->step_begin();
     job.make_activation(value);
     job.plan->before(1);
-    std::byte* const later = job.framework.make(std::byte{1});
+    std::byte* const later = job.framework.make(kBytes, std::byte{1});
     job.runtime.adopt(job.z, later);
     job.plan->leave();
     job.framework.host.free(later);  // the op that made it does not count
@@ -206,7 +187,7 @@ TEST_CASE("hosted: a step shows values between its ops, wherever they are, and g
     CHECK(job.framework.host.live_bytes() == kBytes);
     CHECK(ho_peek(runtime, job.x, seen.data(), kBytes) == HO_CONFLICT);
     CHECK(said("an op of the step runs"));
-    std::byte* const later = job.framework.make(std::byte{1});
+    std::byte* const later = job.framework.make(kBytes, std::byte{1});
     job.runtime.adopt(job.z, later);
     job.framework.host.free(later);
     job.plan->after(1);
@@ -269,7 +250,7 @@ TEST_CASE("hosted: calls on storages of a step that runs are refused, and change
   CHECK(ho_forget(runtime, job.w) == HO_CONFLICT);
   CHECK(ho_after(job.plan->get(), 0) == HO_CONFLICT);
   CHECK(said("makes x, whose address was not told"));
-  job.runtime.adopt(job.x, job.framework.make(std::byte{1}));
+  job.runtime.adopt(job.x, job.framework.make(kBytes, std::byte{1}));
   job.plan->after(0);
   job.plan->leave();
   job.runtime.evict(job.x);
@@ -304,7 +285,7 @@ TEST_CASE("hosted: after leaving a step an input is right in both of its homes")
         job.write(kInputId, bytes.data(), bytes.size());
         job.step_begin();
         job.before(0);
-        runtime.adopt(made, framework.make(std::byte{1}));
+        runtime.adopt(made, framework.make(kBytes, std::byte{1}));
       };
       for (int step = 0; step < whole_steps; ++step) {
         begin_step(std::byte{5});
@@ -325,4 +306,18 @@ TEST_CASE("hosted: after leaving a step an input is right in both of its homes")
       CHECK(holds(runtime.fetch(job.storage(kInputId)), std::byte{6}));
     }
   }
+}
+
+TEST_CASE("hosted: smaller values use what larger ones leave of the segments that they take") {
+  const TwoNodes nodes({.nodes = 1});
+  hyperoffload::Pool pool({nodes.address(0), "hosted", "auto", 0});
+  Framework framework;
+  hyperoffload::Runtime runtime(pool, Framework::take, Framework::drop, &framework);
+  // A segment has 2 MiB: a larger value takes two, and leaves 1.5 MiB for a smaller one.
+  for (const std::uint64_t bytes : {2560U << 10U, 1408U << 10U, 2560U << 10U, 1408U << 10U}) {
+    const ho_storage storage = runtime.declare("", bytes);
+    runtime.adopt(storage, framework.make(bytes, std::byte{1}));
+    runtime.evict(storage);
+  }
+  CHECK(nodes.granted_bytes(0) == 8U << 20U);
 }
